@@ -34,21 +34,19 @@ from placer.costs.likeness import Likeness
 from placer.costs.memory.block_ranges import BlockRange, BlockRanges
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
-from placer.costs.precision import Numerics, Workload
 from placer.costs.timing.after_backward import AfterBackward, heeds
 from placer.costs.timing.messages import StageMessages
 from placer.costs.timing.stage import BlockTimes, StageSeconds, StageTimes
 from placer.costs.timing.step import StageCost
+from placer.costs.workload import workload
 from placer.graph import Affine, Graph, affine_sum
 from placer.io.memo import once, remembered
 from placer.io.same_objects import OfSameObjects
 from placer.plans.known_stages import KnownStage, KnownStages
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Again, Layout, Plan, Sharding, Stage, replica_rows
-from placer.plans.settings import BALANCED, RunSettings
+from placer.plans.settings import RunSettings
 from placer.spmd.cross_mesh import Mesh
-from placer.spmd.device_graph import local_graph
-from placer.spmd.parameter_layouts import kept_whole
 
 
 class Costs:
@@ -330,16 +328,3 @@ class _Held(NamedTuple):
     backend: Backend
     rows: int
     accumulates: bool
-
-
-def workload(graph: Graph, settings: RunSettings, layout: Layout | None, offset: int, backend: Backend) -> Workload:
-    """What is priced of a graph, cut as a layout says where there is one, on devices of a `backend`."""
-    balanced = settings.stack in BALANCED
-    local = graph if layout is None else local_graph(graph, layout, settings.expert_loads, balanced=balanced)
-    numerics = Numerics.of(local, settings, backend)
-    if layout is None:
-        return Workload(graph=graph, whole=graph, numerics=numerics, settings=settings)
-    return Workload(
-        graph=local, whole=graph, numerics=numerics, settings=settings, layout=layout, offset=offset,
-        degree=layout.degree, inner=layout.inner, apart=layout.apart, kept_whole=kept_whole(graph, layout),
-    )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from placer.costs.memory.block_ranges import BlockRanges
-from placer.costs.precision import Workload
+from placer.costs.workload import Workload
 from placer.io.memo import remembered
 from placer.plans.plan import Layout, Stage
 from placer.plans.transfers import made_by

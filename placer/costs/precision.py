@@ -33,9 +33,8 @@ from placer.costs.autocast import (
     copy_of,
     copying,
 )
-from placer.graph import ITEM_BYTES, Affine, BlockClass, Graph, Op, Parameter, Tensor
+from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Parameter, Tensor
 from placer.io.memo import once
-from placer.plans.plan import Layout
 from placer.plans.settings import RunSettings
 
 FLOATING = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
@@ -363,32 +362,6 @@ class Numerics:
     @property
     def _plain(self) -> float:
         return ITEM_BYTES[self.weights] / ITEM_BYTES[self.base]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Workload:
-    """What prices depend on beside devices: the graph of one of the `degree` devices of a replica, and the settings.
-
-    Sizes of the graph count rows of which a replica has `apart` times as many. `whole` is the graph of all devices of a
-    replica, `layout` how it is cut; replicas begin at devices whose numbers leave the remainder `offset` when they are
-    divided by the degree. Of the parameters in `kept_whole` every device of a replica holds that, whatever its blocks
-    read. `inner` devices are along the second axis of a replica, where there are two.
-    """
-
-    graph: Graph
-    whole: Graph
-    numerics: Numerics
-    settings: RunSettings
-    layout: Layout | None = None
-    offset: int = 0
-    degree: int = 1
-    inner: int = 1
-    apart: int = 1
-    kept_whole: Mapping[str, Parameter] = field(default_factory=dict)
-
-    def per_row(self, size: Affine) -> Affine:
-        """A size in the graph's rows as one in rows of a replica, rounded up."""
-        return Affine(size.fixed, -(-size.per_row // self.apart))
 
 
 def weight_references(block_class: BlockClass) -> set[str]:

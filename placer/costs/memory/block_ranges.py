@@ -31,7 +31,7 @@ from typing import NamedTuple
 from placer.cluster.cluster import Backend
 from placer.costs.memory.parameters import ParameterCounts, ParameterSums
 from placer.costs.memory.values import CrossingValues, KeptValues
-from placer.costs.precision import Workload
+from placer.costs.workload import Workload
 from placer.graph import Affine, affine_sum
 from placer.io.memo import remembered
 from placer.plans.plan import Again, Partly

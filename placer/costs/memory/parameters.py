@@ -15,7 +15,8 @@ from itertools import accumulate
 from operator import add, sub
 from typing import NamedTuple, TypeAlias
 
-from placer.costs.precision import Numerics, Workload
+from placer.costs.precision import Numerics
+from placer.costs.workload import Workload
 from placer.graph import ITEM_BYTES, Block, Parameter, Summed
 from placer.io.memo import remembered
 

@@ -12,7 +12,8 @@ from itertools import accumulate, pairwise
 
 from placer.cluster.cluster import Backend
 from placer.costs.memory.op_memory import ClassMemory, class_memory
-from placer.costs.precision import FLOATING, Workload
+from placer.costs.precision import FLOATING
+from placer.costs.workload import Workload
 from placer.graph import Affine, affine_sum, making_block
 from placer.io.memo import remembered
 from placer.plans.plan import Again, Partly

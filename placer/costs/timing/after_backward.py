@@ -42,8 +42,9 @@ from placer.costs.communication.side_by_side import side_by_side, tied_lines
 from placer.costs.compute.roofline import pass_seconds
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.parameters import ParameterCounts
-from placer.costs.precision import Numerics, Workload
+from placer.costs.precision import Numerics
 from placer.costs.timing.stage import StageTimes
+from placer.costs.workload import Workload
 from placer.errors import UsageError
 from placer.plans.plan import BY_FSDP, Reduction, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings, state_count

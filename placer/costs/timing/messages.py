@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from placer.costs.communication.network import Network, TransferSeconds
 from placer.costs.memory.block_ranges import BlockRanges
-from placer.costs.precision import Workload
 from placer.costs.timing.lanes import Lane, lane_of, lane_parcels
+from placer.costs.workload import Workload
 from placer.io.memo import once
 from placer.plans.plan import Stage, replica_rows
 from placer.rules.layouts import State

@@ -29,7 +29,7 @@ from placer.costs.exact_sums import exact_sums
 from placer.costs.kept_results import kept_results, scores_alone
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.parameters import ParameterCounts, Rooted
-from placer.costs.precision import Workload
+from placer.costs.workload import Workload
 from placer.io.memo import once, remembered
 from placer.plans.plan import BY_FSDP, Again, Partly, Sharding, Stage, replica_rows
 
