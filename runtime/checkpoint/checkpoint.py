@@ -40,8 +40,8 @@ from placer.runtime.checkpoint.folder import (
 from placer.runtime.checkpoint.stateful import (
     State,
     Stateful,
+    keep_random_of,
     on_host,
-    random_key,
     take_random_state,
     with_random_state,
 )
@@ -165,9 +165,7 @@ class Checkpoints:
             )
         state = with_random_state(saved.state_dict(), self._world)
         reader = CheckpointReader(path, marker.files)
-        known = random_key(self._world.rank) in reader.read_index().state_dict_metadata
-        if not known:
-            del state["random"]
+        known = keep_random_of(state, self._world, reader.read_index().state_dict_metadata)
         try:
             load(state, storage_reader=reader, planner=LoadPlanner(), process_group=self._readers())
         except CheckpointException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Protocol, Union
 
 import torch
@@ -60,6 +61,22 @@ def take_random_state(state: State, world: World) -> None:
             torch.cuda.set_rng_state(value, world.device)
 
 
-def random_key(rank: int) -> str:
-    """The name under which a checkpoint holds the random state of every rank that wrote it."""
-    return f"random.{rank}.cpu"
+def keep_random_of(state: State, world: World, names: Container[str]) -> bool:
+    """Ask only for those of the random states that a checkpoint with these `names` has; whether it has some.
+
+    One that was written by CPUs has none of GPUs.
+    """
+    every = state["random"]
+    assert isinstance(every, dict)
+    random = every[str(world.rank)]
+    assert isinstance(random, dict)
+    for kind in [kind for kind in random if random_key(world.rank, kind) not in names]:
+        del random[kind]
+    if not random:
+        del state["random"]
+    return bool(random)
+
+
+def random_key(rank: int, kind: str = "cpu") -> str:
+    """The name under which a checkpoint holds a random state of a rank that wrote it: of the CPU every rank's."""
+    return f"random.{rank}.{kind}"

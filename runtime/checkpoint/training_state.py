@@ -14,8 +14,10 @@ from functools import partial
 
 import torch
 
+from placer.errors import UsageError
 from placer.runtime.checkpoint.stateful import State
 from placer.runtime.data_parallel.optimizer import Updater
+from placer.runtime.distributed.tensors import local_part
 from placer.runtime.executor.executor import Executor
 from placer.runtime.measuring.measurement import MeasuredTensors
 from placer.runtime.weights.tensor_chunks import as_saved
@@ -32,19 +34,23 @@ class TrainingState:
 
         An optimizer that has not stepped yet is given the state of a step that changed nothing.
         """
+        self.consolidate()  # first: it may make the optimizer's state
         updater, part = self._executor.updater, partial(as_saved, self._executor.chunks)
         require_optimizer_state(updater)
         return {
             **self.weights(),
             "masters": {
-                _own(name): part(_own(name), master, updater.own[name]) for name, master in updater.masters.items()
+                name: part(name, master, updater.own[name])
+                for name, master in updater.masters.items()
+                if name == _own(name)
             },
             "optimizer": {
-                _own(name): {
-                    key: part(_own(name), value, updater.own[name]) if value.dim() else value
+                name: {
+                    key: part(name, value, updater.own[name]) if value.dim() else value
                     for key, value in _optimizer_state(updater, tensor).items()
                 }
                 for name, tensor in updater.updated.items()
+                if name == _own(name)
             },
         }
 
@@ -58,8 +64,12 @@ class TrainingState:
         self._executor.consolidate()
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state`, this rank's own memory, holds now."""
-        self._executor.updater.refresh_copies()
+        """Take over what `state`, this rank's own memory, holds now: of a tied parameter the first copy."""
+        updater = self._executor.updater
+        for name in updater.updated:
+            if name != _own(name):
+                _take_over(updater, name, _own(name))
+        updater.refresh_copies()
 
     @property
     def held(self) -> MeasuredTensors:
@@ -84,6 +94,21 @@ def _own(name: str) -> str:
     return name.split("@")[0]
 
 
+@torch.no_grad()
+def _take_over(updater: Updater, copy: str, first: str) -> None:
+    """Give a second copy of a tied parameter all that the first has been loaded with."""
+    pairs = [(updater.own[copy], updater.own[first]), (updater.updated[copy], updater.updated[first])]
+    states = (_optimizer_state(updater, updater.updated[name]) for name in (copy, first))
+    pairs += [*zip(*(state.values() for state in states), strict=True)]
+    for target, source in ((local_part(one.detach()), local_part(other.detach())) for one, other in pairs):
+        if target.shape != source.shape:
+            raise UsageError(
+                f"two stages of a rank divide the state of {first} in different ways, and only one of them was loaded; "
+                "resume under a plan whose stages shard it alike"
+            )
+        target.copy_(source)
+
+
 def _optimizer_state(updater: Updater, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """The tensors of the optimizer's state of one parameter."""
     state = updater.optimizer.state.get(tensor, {}) if updater.optimizer is not None else {}
@@ -101,6 +126,10 @@ def require_optimizer_state(updater: Updater) -> None:
     for parameter in updater.updated.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
     updater.clear()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

@@ -206,5 +206,6 @@ def _lay_gradient(parameter: nn.Parameter) -> None:
 
 
 def clip_scale(norm: float, limit: float | None) -> float:
-    """The factor for all gradients of a model whose gradient norm is `norm`."""
-    return 1.0 if limit is None else min(1.0, limit / (norm + CLIP_EPSILON))
+    """The factor for all gradients of a model whose gradient norm is `norm`; no number where that is none."""
+    scale = 1.0 if limit is None else limit / (norm + CLIP_EPSILON)
+    return 1.0 if scale > 1.0 else scale

@@ -60,6 +60,9 @@ class Replica:
         """What an engine holds from step to step beside the stage's state."""
         return ()
 
+    def reshard(self) -> None:
+        """Give up what forwards gathered that no backward follows."""
+
 
 class DdpReplica(Replica):
     """A stage under DistributedDataParallel, which reduces during the last backward."""
@@ -112,6 +115,7 @@ class FsdpReplica(Replica):
     ) -> None:
         super().__init__(stage)
         self._compressed = compressed
+        self._sharded: list[FSDPModule] = []
         gives_up = sharding == "parameters"
         # A block may return a view, of which torch 2.13 warns as an in-place write into it would lose a hook. There is
         # none: `cut` lets an op that writes a value of another block write a copy.
@@ -127,6 +131,11 @@ class FsdpReplica(Replica):
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
 
+    def reshard(self) -> None:
+        """Give up the parameters that forwards gathered: the stage's are its shards again."""
+        for module in self._sharded:
+            module.reshard()
+
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
         whole = {parameter for parameter in module.parameters() if not parameter.dim()}
         fully_shard(module, mesh=mesh, reshard_after_forward=gives_up, ignored_params=whole)
@@ -136,6 +145,7 @@ class FsdpReplica(Replica):
         sharded.set_force_sum_reduction_for_comms(True)
         if self._compressed is not None:
             sharded.set_custom_reduce_scatter(CompressedReduceScatter(self._compressed))
+        self._sharded.append(sharded)
         return sharded
 
 

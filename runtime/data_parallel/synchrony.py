@@ -99,6 +99,8 @@ def _refusal(plan: Plan, synchrony: Synchrony) -> str | None:
             return f"the replicas of stage {number} are on GPUs and on CPUs, which are only summed step by step"
         if stage.replicas == 1:
             return f"stage {number} has one replica, which has nobody to differ from"
+    if plan.cluster.unlike(plan.ranks):
+        return "some of its stages are on GPUs and others on CPUs, whose sums between stages go step by step"
     if not all(mesh.like(meshes[0]) for mesh in meshes):
         return "its stages divide the batch over different replicas, so that no replica is a whole model"
     idle = [replica for replica in range(plan.meshes[0].replicas) if not rows_of(plan, replica)]

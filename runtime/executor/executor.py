@@ -110,7 +110,10 @@ class Executor:
         require_evaluable(self.plan)
         self.consolidate()
         self.state.share_buffers()
-        return float(self.interpreter.evaluate(self._feeds(batch, training=False)))
+        loss = float(self.interpreter.evaluate(self._feeds(batch, training=False)))
+        for replica in self.replicas.values():
+            replica.reshard()
+        return loss
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """This rank's parameters and buffers by the model's own names: its stages', sharded ones as DTensors.

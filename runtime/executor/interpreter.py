@@ -32,7 +32,7 @@ from placer.runtime.executor.messages import Mailbox, MessageParts, Receiving, n
 from placer.runtime.observer import Observer
 from placer.runtime.stages.microbatch import Microbatch
 from placer.runtime.stages.shapes import TensorMeta
-from placer.runtime.stages.split_backward import Deferred, backward_inputs
+from placer.runtime.stages.split_backward import Deferred, backward_inputs, giving_zeros
 from placer.spmd.cross_mesh import Ranges
 
 Values = dict[str, torch.Tensor]
@@ -215,13 +215,14 @@ class Interpreter:
             replica.before_backward(action == self._last[stage])
             roots, gradients = self._roots(step, stage, microbatch, found)
             leaves = [leaf for leaf in found.leaves.values() if leaf.requires_grad]
-            if action.kind == "B":
-                if roots:
-                    torch.autograd.backward(roots, gradients)
-                del step.passes[stage, microbatch]
-            else:
-                found.deferred = backward_inputs(roots, gradients, leaves, replica.stage.parameters())
-                found.outputs = {}
+            with giving_zeros(roots) if found.ghost else nullcontext():
+                if action.kind == "B":
+                    if roots:
+                        torch.autograd.backward(roots, gradients)
+                    del step.passes[stage, microbatch]
+                else:
+                    found.deferred = backward_inputs(roots, gradients, leaves, replica.stage.parameters())
+                    found.outputs = {}
         if not found.ghost:
             self._return_gradients(step, stage, microbatch, found.leaves)
 

@@ -94,10 +94,25 @@ def backward_inputs(
     return deferred
 
 
+@contextmanager
+def giving_zeros(outputs: Sequence[torch.Tensor]) -> Iterator[None]:
+    """In the body a backward from `outputs` gives all leaves zeros: a gradient of zeros does not do that alone, where a
+    derivative is no number."""
+    leaves = [node for node in _edges_up([_node(output) for output in outputs]) if hasattr(node, "variable")]
+    with _hooked(leaves, lambda _, gradients: tuple(map(_zeros, gradients))):
+        yield
+
+
+def _zeros(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    return None if gradient is None else torch.zeros_like(gradient)
+
+
 def _accumulate(leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Add to `.grad`; the first is copied: autograd may give several leaves one tensor, or one number seen as many."""
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is not None:
-            leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+            held = leaf.grad
+            leaf.grad = gradient.clone(memory_format=torch.contiguous_format) if held is None else held + gradient
 
 
 def _node(tensor: torch.Tensor) -> Node:

@@ -82,3 +82,56 @@ def tied() -> nn.Module:
 def untied() -> nn.Module:
     """The model with a head of its own."""
     return TinyModel(tied=False)
+
+
+# Gradients that are easily spoiled.
+SIDE = 16
+DELICATE = (("x", (8, SIDE)), ("y", (8, 1)))
+
+
+class RootedLayer(nn.Module):
+    """Of a value made up, which may be negative, the root has no derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.linear = nn.Parameter(torch.ones(SIDE)), nn.Linear(SIDE, SIDE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.softplus(self.linear(torch.sqrt(x * self.scale)))
+
+
+class AddedLayer(nn.Module):
+    """Autograd gives both weights one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.delta = (nn.Parameter(torch.randn(SIDE, SIDE) * by) for by in (0.3, 0.0))
+        self.norm = nn.LayerNorm(SIDE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.norm(x) @ (self.weight + self.delta))
+
+
+class DelicateStack(nn.Module):
+    """Four layers and a loss that is large enough to be clipped."""
+
+    def __init__(self, layer: type[nn.Module]) -> None:
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(layer() for _ in range(4)), nn.Linear(SIDE, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x.abs() + 0.1
+        for layer in self.layers:
+            x = layer(x)
+        loss: torch.Tensor = 50 * (self.head(x) - y).square().mean()
+        return loss
+
+
+def rooted() -> nn.Module:
+    """With roots of values that are positive."""
+    return DelicateStack(RootedLayer)
+
+
+def added() -> nn.Module:
+    """With weights added before they are used."""
+    return DelicateStack(AddedLayer)

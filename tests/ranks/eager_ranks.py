@@ -40,6 +40,23 @@ def trained(plan: Plan) -> Trained:
         )
 
 
+def loaded_again(plan: Plan) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The weights after two steps, loading the first ones and one step more, without an evaluation before and with."""
+    found = []
+    with world():
+        for evaluates in (False, True):
+            executor, given = load(plan, capture=capture_of(plan)), list(batches(plan))
+            first = executor.full_state_dict()
+            for batch in given[:2]:
+                executor.step(batch)
+            if evaluates:
+                executor.evaluate(given[0])
+            executor.load_state_dict(first)
+            executor.step(given[0])
+            found.append(executor.full_state_dict())
+    return found[0], found[1]
+
+
 def refused_and_verified(plan: Plan) -> tuple[str, VerifyReport]:
     """What is said where an evaluation is asked for, and what `verify` says of the plan."""
     with world():

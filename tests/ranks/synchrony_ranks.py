@@ -13,6 +13,7 @@ from examples.parity.cases import capture_of
 from placer import tracer
 from placer.plans.plan import Plan
 from placer.runtime import load
+from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.data_parallel.synchrony import Synchrony
 from placer.runtime.stages.microbatch import microbatch_rows
 from placer.runtime.weights.meta_model import prepared_model
@@ -41,6 +42,19 @@ def trained(plan: Plan, synchrony: Synchrony, steps: int, read_at: int = 0) -> O
         if number + 1 == read_at:
             executor.full_state_dict()
     return Outcome(losses=losses, state=executor.full_state_dict())
+
+
+def steps_of_a_saved_state(plan: Plan, synchrony: Synchrony) -> list[float]:
+    """How many updates the optimizer's state says were made, as it is saved after one step, and after another."""
+    executor, found = load(plan, capture=capture_of(plan), synchrony=synchrony), []
+    for batch in batches(plan, 2):
+        executor.step(batch)
+        states = TrainingState(executor).state_dict()["optimizer"]
+        assert isinstance(states, dict)
+        own = next(iter(states.values()))
+        assert isinstance(own, dict) and isinstance(own["step"], torch.Tensor)
+        found.append(float(own["step"]))
+    return found
 
 
 def evaluated(plan: Plan, synchrony: Synchrony, steps: int) -> float:

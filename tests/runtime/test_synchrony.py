@@ -148,3 +148,8 @@ def test_ones_own_loss_is_refused_where_replicas_wait_anyway() -> None:
         ExecuteOptions(own_loss=True)
     with pytest.raises(UsageError, match="replica 1 has no rows"):
         require_replicas(plan_of(replace(WORDS, replicas=2, microbatches=(1,) * 8)), replace(stale(1), own_loss=True))
+
+
+def test_a_state_that_is_saved_early_counts_the_updates_that_were_made() -> None:
+    """Before the first update too, which travels still: reading the state makes it."""
+    assert on_ranks(2, ranks.steps_of_a_saved_state, plan(REPLICAS, ADAMW), stale(2)) == [[1.0, 2.0]] * 2

@@ -1,13 +1,18 @@
-"""Weights that no gradient reaches: as on one device they have none, and the optimizer leaves them as they are."""
+"""Weights that no gradient reaches: as on one device they have none, and the optimizer leaves them as they are. And
+those that one reaches which is easily spoiled: made of values that a rank without rows makes up, or shared.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+import torch
 
-from eager_ranks import differences, on_one_device, trained
+from eager_ranks import differences, loaded_again, on_one_device, trained
 from examples.parity.cases import Case, plan_of
+from execute_models import DELICATE
+from placer.plans.plan import Sharding
 from pool import on_ranks
 from writing_models import BATCH
 
@@ -32,3 +37,31 @@ def test_what_no_gradient_reaches_stays_as_on_one_device(case: Case) -> None:
     expected = on_one_device(plan)
     for found in on_ranks(plan.world_size, trained, plan):
         assert differences(found, expected) == []
+
+
+ROOTED = Case(model="execute_models:rooted", shapes=DELICATE, positions=2, replicas=2, microbatches=(4, 3, 1))
+ADDED = Case(model="execute_models:added", shapes=DELICATE, positions=2, schedule="zero-bubble", microbatches=(8,))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(ROOTED, sharding="gradients"),
+        replace(ROOTED, sharding="parameters"),
+        replace(ROOTED, recompute=True),
+        ADDED,
+    ],
+    ids=str,
+)
+def test_no_weight_gets_what_belongs_to_nobody(case: Case) -> None:
+    plan = plan_of(case)
+    expected = on_one_device(plan)
+    for found in on_ranks(plan.world_size, trained, plan):
+        assert differences(found, expected) == []
+
+
+@pytest.mark.parametrize("sharding", ["gradients", "parameters"])
+def test_weights_that_are_loaded_after_an_evaluation_are_those_that_train(sharding: Sharding) -> None:
+    plan = plan_of(replace(CASES[0], model="execute_models:added", shapes=DELICATE, sharding=sharding))
+    for plain, evaluated in on_ranks(2, loaded_again, plan):
+        assert all(torch.equal(plain[name], evaluated[name]) for name in plain)

@@ -10,12 +10,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from examples.parity.cases import Case, plan_of
+from examples.parity.models import TEXT
 from placer.errors import ExecutionError, StalePlanError, UsageError
+from placer.runtime import load
 from placer.runtime.checkpoint.checkpoint import Checkpoints
 from placer.runtime.checkpoint.folder import Progress, latest
 from placer.runtime.checkpoint.stateful import State
+from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.distributed.world import World
+from placer.runtime.verify.batches import uneven_batch
 
 SECONDS = 1800.0
 
@@ -53,6 +58,27 @@ def test_a_run_goes_on_from_what_was_saved_with_its_random_state(world: World, t
     assert checkpoints.resume(loaded) == Progress(step=5, position=11)
     assert torch.equal(loaded.tensor, torch.full((3,), 2.0)) and torch.equal(torch.rand(4), drawn)
     assert latest(tmp_path) == path
+
+
+def test_both_copies_of_a_tied_parameter_on_a_rank_go_on_from_what_was_saved(world: World, tmp_path: Path) -> None:
+    """Two stages of one rank have one each."""
+    plan = plan_of(
+        Case(model="examples.parity.models:words", shapes=TEXT, positions=1, turns=2, schedule="interleaved")
+    )
+    batches = [uneven_batch(plan, step) for step in range(4)]
+    trained = load(plan)
+    for batch in batches[:2]:
+        trained.step(batch)
+    Checkpoints(tmp_path, world, fingerprint="f").save(TrainingState(trained), Progress(step=2, position=2))
+    resumed = load(plan)
+    Checkpoints(tmp_path, world, fingerprint="f").resume(TrainingState(resumed))
+    resumed.steps = trained.steps
+    assert any("@" in name for name in resumed.updater.named)
+    assert [resumed.step(batch) for batch in batches[2:]] == [trained.step(batch) for batch in batches[2:]]
+    states = (TrainingState(one).state_dict()["model"] for one in (trained, resumed))
+    one, other = states
+    assert isinstance(one, dict) and isinstance(other, dict)
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())  # type: ignore[arg-type]
 
 
 def test_a_folder_without_checkpoints_resumes_nothing(world: World, tmp_path: Path) -> None:
