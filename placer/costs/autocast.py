@@ -8,6 +8,7 @@ widest type of what they read. Grouped products of experts are on neither list: 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from placer.cluster.cluster import Backend
@@ -60,7 +61,8 @@ class Copying(NamedTuple):
 NO_COPIES = Copying()
 
 
-class Copy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Copy:
     """An operand that autocast copies into the type that it has an op read: the number of the input, elements, bytes of
     one before and after, whether it is a parameter, whether one that is copied once for all that read it while a stage
     runs forward (a leaf of autograd that trains), and whether a gradient comes back for it."""
