@@ -77,15 +77,15 @@ class Casts:
         if not isinstance(value, Tensor) or value.dtype not in FLOATING:
             return Affine()
         first = number not in op.kept_again
-        if not first or (_covers(op.saved_bytes, value) and op_name(op) not in OWN_RESULT):
-            self._known.add(source)
-            self._owned |= _entering(source)
-        if first:
-            self._unkept -= {source} & self._known
+        if first and (op_name(op) in OWN_RESULT or not _covers(op.saved_bytes, value)):
             return Affine()
+        self._known.add(source)
+        self._owned |= _entering(source)
         if source not in self._unkept:
             return Affine()
         self._unkept.remove(source)
+        if first:  # among what the op is the first to keep
+            return Affine()
         return elements_of(value).scaled(ITEM_BYTES[self.numerics.type_of(self.block_class, op.inputs[number])])
 
     def _viewed(self, op: Op, index: int) -> None:
