@@ -30,6 +30,8 @@ Backend = Literal["cpu", "cuda"]
 RateName = Annotated[str, Field(pattern=r"^(float64|float32|tfloat32|bfloat16|float16|float8|float4)$")]
 # FlashAttention-2 on an A100 (arXiv:2307.08691, section 4.1): up to 73% of the peak forward, 63% backward.
 FLASH_SHARES = (0.73, 0.63)
+# (op, share forward, share backward).
+OpShare = tuple[str, AchievedShare, AchievedShare]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,9 @@ class Device:
     `memory_share` is the achieved share of `memory_bandwidth`; `launch_seconds` the fixed cost of one kernel or op.
     `communication_cores` are those beside a process's own threads that its communication finds free (None: it needs
     none, as on accelerators, or nothing is known): what it lacks of one core it takes from the computation beside it.
+    `op_shares` are what ops reach in a model, by name, forward and backward: products of what the curve says of their
+    size, other ops of `memory_bandwidth`. Where they name an op, they stand for `memory_share`. `head_seconds` fused
+    attention takes of each head of a row beside its products, forward and backward.
     """
 
     name: str
@@ -121,6 +126,8 @@ class Device:
     tuned_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
     first_flash_shares: tuple[AchievedShare, AchievedShare] = FLASH_SHARES
     communication_cores: Amount | None = None
+    op_shares: tuple[OpShare, ...] = ()
+    head_seconds: tuple[Amount, Amount] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
         for what, known in (("rates", self.rates), ("curves", self.curves)):

@@ -122,6 +122,10 @@ def _device(device: Device, key: str) -> Data:
         fields |= {name: [*share] for name, share in shares.items()}
     if device.communication_cores is not None:
         fields["communication_cores"] = device.communication_cores
+    if any(device.head_seconds):
+        fields["head_seconds"] = [written(own, "seconds") for own in device.head_seconds]
+    if device.op_shares:
+        fields["ops"] = {name: [*shares] for name, *shares in device.op_shares}
     if device.multiprocessors:
         fields["multiprocessors"] = device.multiprocessors
     if device.curves:

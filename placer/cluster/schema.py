@@ -174,6 +174,8 @@ class DeviceEntry(SourcedEntry):
     tuned_flash: tuple[Share, Share] | None = None
     first_flash: tuple[Share, Share] | None = None
     communication_cores: float | None = Field(default=None, ge=0)
+    head_seconds: tuple[Seconds, Seconds] = (0.0, 0.0)
+    ops: dict[str, tuple[Share, Share]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def complete(self) -> DeviceEntry:
@@ -202,6 +204,8 @@ class DeviceEntry(SourcedEntry):
             tuned_shares=self.tuned_flash or self.flash,
             first_flash_shares=self.first_flash or self.flash,
             communication_cores=self.communication_cores,
+            head_seconds=self.head_seconds,
+            op_shares=tuple((name, *shares) for name, shares in self.ops.items()),
         )
 
 

@@ -18,6 +18,7 @@ from placer.cluster import calibrate as calibration
 from placer.cluster.calibrate import cache_path, calibrate, describe_machine, local_cluster, timings, varying_steps
 from placer.cluster.calibrate.machine import fingerprint
 from placer.cluster.calibrate.result import (
+    AttentionTime,
     Calibration,
     DeviceMeasurement,
     communication_cores,
@@ -104,7 +105,7 @@ def test_attention_reaches_the_share_that_was_measured() -> None:
     """Of 100 GFLOP/s, each process its own; without a measurement no share is assumed."""
     before = measurement()
     devices = tuple(
-        one.model_copy(update={"attention": rates})
+        one.model_copy(update={"attention": AttentionTime(rates=rates, head_seconds=(0.0, 0.0))})
         for one, rates in zip(before.devices, ((7e10, 5e10), (8e10, 4e10)), strict=True)
     )
     (device, _) = local_description(before.model_copy(update={"devices": devices}), name="local").devices

@@ -14,6 +14,7 @@ from clusters import FAST, INSIDE, OUT, SLOW, cluster, with_host
 from graphs import BlockSpec, chain_graph, chain_graphs, gpt_graph
 from placer.cluster.cluster import Cluster, Device, Link
 from placer.costs.communication.collectives import CollectiveKind
+from placer.costs.communication.fsdp import GATHER_HOOKS, SCATTER_HOOKS
 from placer.costs.communication.network import Network
 from placer.costs.compute.host_issue import BACKWARD_SHARE, CORE_SHARES, FORWARD_SHARE
 from placer.costs.compute.roofline import memory_rate, op_seconds, pass_seconds
@@ -325,7 +326,9 @@ def test_on_processors_nothing_hides_what_sharded_state_says() -> None:
     moved = 2 * network.collective("all_gather", every, size) + network.collective("all_reduce", every, size)
     # Out of a buffer of gloo's and out of FSDP2's, twice, and a quarter in twice; gradients in twice, a quarter out.
     copies = (2 * (4 + 1) + 4 + 0.5) * size / memory_rate(SLOW)
-    assert beside.seconds.reduction == pytest.approx(moved + copies, rel=0.05)
+    # The hooks of each unit's two gathers and its scatter; no weight is the root's.
+    hooks = len(graph.blocks) * (2 * GATHER_HOOKS + SCATTER_HOOKS)
+    assert beside.seconds.reduction == pytest.approx(moved + copies + hooks, rel=0.03)
 
 
 def test_products_with_weights_in_8_bits_take_less_time_and_keep_what_they_read_in_8_bits() -> None:

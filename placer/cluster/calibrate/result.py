@@ -5,14 +5,14 @@ Times by size become a straight line: seconds = intercept + slope * bytes, relat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from pydantic import BaseModel, ConfigDict
 
 from placer.cluster.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
-from placer.cluster.cluster import DOUBT, FLASH_SHARES, Cluster, Curve, Device, Link, Node
+from placer.cluster.cluster import DOUBT, FLASH_SHARES, Cluster, Curve, Device, Link, Node, OpShare
 from placer.cluster.threads import topology
 from placer.errors import ExecutionError
 from placer.io.versions import installed
@@ -20,11 +20,39 @@ from placer.io.versions import installed
 Points = tuple[tuple[float, float], ...]
 # Where other work took more than this of the time that was measured, windows were taken again in vain.
 MOST_LOST = 0.1
+# What caches hold is faster than memory: no share is larger (placer/io/bounds.py).
+MOST_REACHED = 1.5
+
+
+class AttentionTime(BaseModel):
+    """Fused attention: FLOP/s of its products, and seconds of each head of a row beside them, forward and backward."""
+
+    model_config = ConfigDict(frozen=True)
+    rates: tuple[float, float]
+    head_seconds: tuple[float, float]
+
+
+class OpTime(BaseModel):
+    """An op as in a model: the FLOPs of a product's forward (backward has twice as many), and forward and backward the
+    bytes that it moves and its seconds."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    flops: float = 0.0
+    moved: tuple[float, float]
+    seconds: tuple[float, float]
+
+    def shares(self, rate: float, bandwidth: float) -> tuple[float, float]:
+        """Of a product what it reaches of `rate` beside moving its bytes, of another op what of `bandwidth`."""
+        if not self.flops:
+            return self.moved[0] / self.seconds[0] / bandwidth, self.moved[1] / self.seconds[1] / bandwidth
+        alone = [max(own - moved / bandwidth, own / 2) for own, moved in zip(self.seconds, self.moved, strict=True)]
+        return self.flops / alone[0] / rate, 2 * self.flops / alone[1] / rate
 
 
 class DeviceMeasurement(BaseModel):
     """One device: products as (FLOPs, FLOP/s) by dtype, memory bytes/second at best and over a model's ops, seconds per
-    op, bytes taken before any tensor; FLOP/s of attention's products, forward and backward."""
+    op, bytes taken before any tensor; attention and ops as in a model."""
 
     model_config = ConfigDict(frozen=True)
     name: str
@@ -35,7 +63,8 @@ class DeviceMeasurement(BaseModel):
     mixed_bandwidth: float
     launch_seconds: float
     overhead_bytes: int
-    attention: tuple[float, float] | None = None
+    attention: AttentionTime | None = None
+    ops: tuple[OpTime, ...] = ()
 
 
 class Calibration(BaseModel):
@@ -140,8 +169,29 @@ def _device(run: list[DeviceMeasurement], count: int, spare: float) -> Device:
         source=source,
         curves=tuple(shares.items()),
         flash_shares=_attention(run, best["float32"]),
+        head_seconds=_head_seconds(run),
         communication_cores=None if first.backend == "cuda" else spare,
+        op_shares=_op_shares(run, best["float32"], shares["float32"], bandwidth),
     )
+
+
+def _op_shares(run: list[DeviceMeasurement], rate: float, curve: Curve, bandwidth: float) -> tuple[OpShare, ...]:
+    """Of products what they reach of what one as large does by itself, of other ops of the memory's best; the mean of
+    those that were measured under one name."""
+    reached: dict[str, list[tuple[float, float]]] = {}
+    for alike in zip(*(device.ops for device in run), strict=True):
+        own = rate * curve.share(alike[0].flops) if alike[0].flops else rate
+        shares = [one.shares(own, bandwidth) for one in alike]
+        middle = median(ahead for ahead, _ in shares), median(behind for _, behind in shares)
+        reached.setdefault(alike[0].name, []).append(middle)
+    return tuple(
+        (name, _mean_share(ahead for ahead, _ in found), _mean_share(behind for _, behind in found))
+        for name, found in reached.items()
+    )
+
+
+def _mean_share(shares: Iterable[float]) -> float:
+    return rounded(min(MOST_REACHED, fmean(shares)))
 
 
 def _attention(run: list[DeviceMeasurement], rate: float) -> tuple[float, float]:
@@ -149,8 +199,16 @@ def _attention(run: list[DeviceMeasurement], rate: float) -> tuple[float, float]
     found = [device.attention for device in run if device.attention is not None]
     if len(found) < len(run):
         return FLASH_SHARES
-    forward, backward = (rounded(min(1.0, median(rates) / rate)) for rates in zip(*found, strict=True))
-    return forward, backward
+    forward, backward = zip(*(one.rates for one in found), strict=True)
+    return rounded(min(1.0, median(forward) / rate)), rounded(min(1.0, median(backward) / rate))
+
+
+def _head_seconds(run: list[DeviceMeasurement]) -> tuple[float, float]:
+    """Seconds of a head of a row beside its products, forward and backward; none where that was not measured."""
+    found = [device.attention.head_seconds for device in run if device.attention is not None]
+    if len(found) < len(run):
+        return 0.0, 0.0
+    return rounded(median(ahead for ahead, _ in found)), rounded(median(behind for _, behind in found))
 
 
 def _products(run: list[DeviceMeasurement], dtype: str) -> Points:

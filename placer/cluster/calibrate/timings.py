@@ -18,11 +18,12 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from placer.cluster.calibrate.machine import usable_cores
+from placer.cluster.calibrate.result import AttentionTime
 
 Value = TypeVar("Value")
 # Seconds after which every timing is taken once instead of three times, and after which only what is needed is timed.
-PATIENCE = 10.0
-HURRY = 20.0
+PATIENCE = 15.0
+HURRY = 30.0
 # A window counts where every rank had its core for this share of it; so often another is taken where one had not.
 LEAST_SHARE, AGAIN = 0.95, 3
 
@@ -160,31 +161,51 @@ def mixed_bandwidth(together: Together) -> float:
     return sum(tensors for tensors, _ in ops) * a.nbytes / seconds
 
 
-# Attention of a usual size: rows, heads, tokens, and the elements of a head, that most models have (Llama 3 and GPT-3
-# have 128 of them, GPT-2, BERT and ViT 64).
+# Attention of a usual size and of a small one: rows, heads, tokens, and the elements of a head, that most models have
+# (Llama 3 and GPT-3 have 128 of them, GPT-2, BERT and ViT 64).
 HEADS = (2, 12, 512, 64)
+SHORT_HEADS = (8, 12, 64, 64)
 
 
-def attention(together: Together) -> tuple[float, float] | None:
-    """FLOP/s of the products of fused attention in float32, forward and backward; None on a GPU, and where time is up.
+def attention(together: Together) -> AttentionTime | None:
+    """Fused attention in float32; None on a GPU, and where time is up.
 
-    On processors its kernel makes blocks of scores one after another: slower than a large product, much so backward.
+    On processors its kernel makes blocks of scores one after another: slower than a large product, much so backward,
+    and with work of its own for each head of a row, which is most of it where rows are short.
     """
     if together.device.type == "cuda" or together.later_than(HURRY):
         return None
     together.progress("attention")
-    rows, heads, tokens, width = HEADS
-    given = (q, k, v) = tuple(torch.randn(HEADS, requires_grad=True) for _ in range(3))
-    flops = 2 * 2.0 * rows * heads * tokens * tokens * width
+    long, short = _attention_seconds(together, HEADS), _attention_seconds(together, SHORT_HEADS)
+    forward, backward = (_line(one, other) for one, other in zip(short, long, strict=True))
+    return AttentionTime(rates=(forward[1], 2 * backward[1]), head_seconds=(forward[0], backward[0]))
+
+
+def _line(short: float, long: float) -> tuple[float, float]:
+    """Seconds of a head beside its products, and their FLOP/s, from those of a head in rows of both sizes."""
+    few, many = _head_flops(SHORT_HEADS), _head_flops(HEADS)
+    rate = (many - few) / max(long - short, long / 2)
+    return max(0.0, long - many / rate), rate
+
+
+def _head_flops(sizes: tuple[int, int, int, int]) -> float:
+    """FLOPs of a head of a row, forward."""
+    _, _, tokens, width = sizes
+    return 2 * 2.0 * tokens * tokens * width
+
+
+def _attention_seconds(together: Together, sizes: tuple[int, int, int, int]) -> tuple[float, float]:
+    """Seconds of a head of a row, forward and backward."""
+    given = (q, k, v) = tuple(torch.randn(sizes, requires_grad=True) for _ in range(3))
 
     def ahead() -> torch.Tensor:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    slope = torch.ones_like(ahead())
+    slope, heads = torch.ones_like(ahead()), sizes[0] * sizes[1]
     with torch.no_grad():
         forward = together.seconds(ahead)
     both = together.seconds(lambda: torch.autograd.grad(ahead(), given, slope))
-    return flops / forward, 2 * flops / max(both - forward, forward)
+    return forward / heads, max(both - forward, forward) / heads
 
 
 def _tensor(together: Together) -> torch.Tensor:
@@ -245,6 +266,8 @@ def _by_size(together: Together, dtype: torch.dtype) -> tuple[tuple[float, float
 
 
 SIZES = (1 << 12, 1 << 16, 1 << 19, 1 << 22, 1 << 24)
+# Of the product that is computed between two communications: some milliseconds, as a layer of a small model takes.
+EDGE = 768
 
 
 def messages(together: Together) -> tuple[tuple[float, float], ...]:
@@ -252,13 +275,13 @@ def messages(together: Together) -> tuple[tuple[float, float], ...]:
     if together.size < 2:
         return ()
     together.progress("messages")
-    partner = together.rank ^ 1
+    partner, between = together.rank ^ 1, _between(together)
     found = []
     for size in SIZES:
         buffer = torch.ones(size // 4, device=together.device)
         alone = partner >= together.size
-        seconds = _repeated(together, (lambda: None) if alone else _ping_pong(together.rank, partner, buffer))
-        found.append((float(size), seconds / 2))
+        talk = _nothing if alone else _ping_pong(together.rank, partner, buffer)
+        found.append((float(size), _repeated(together, talk, between) / 2))
     return () if partner >= together.size else tuple(found)
 
 
@@ -267,11 +290,34 @@ def all_reduces(together: Together) -> tuple[tuple[float, float], ...]:
     if together.size < 2:
         return ()
     together.progress("all-reduce")
-    found = []
+    found, between = [], _between(together)
     for size in SIZES:
         buffer = torch.zeros(size // 4, device=together.device)
-        found.append((float(size), _repeated(together, lambda buffer=buffer: dist.all_reduce(buffer))))  # type: ignore[misc]
+        summed = _repeated(together, lambda buffer=buffer: dist.all_reduce(buffer), between)  # type: ignore[misc]
+        found.append((float(size), summed))
     return tuple(found)
+
+
+def _nothing() -> None:
+    """What is done where there is nothing to do."""
+
+
+def _between(together: Together) -> Callable[[], object]:
+    """What ranks compute between two communications.
+
+    On processors, as in a step: then a rank waits for one that computed longer, threads that slept are woken, and no
+    buffer is where the last message left it, which takes several times what a short message does. Nothing on a GPU,
+    whose stream has the next communication before the last one ends.
+    """
+    if together.device.type == "cuda":
+        return _nothing
+    a, b, more = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE), _tensor(together)
+
+    def layer() -> None:
+        torch.mm(a, b)
+        more.add_(1.0)
+
+    return layer
 
 
 def _ping_pong(rank: int, partner: int, buffer: torch.Tensor) -> Callable[[], None]:
@@ -288,20 +334,38 @@ def _ping_pong(rank: int, partner: int, buffer: torch.Tensor) -> Callable[[], No
     return there_and_back
 
 
-def _repeated(together: Together, action: Callable[[], object], window: float = 0.15) -> float:
-    """Seconds per call; all ranks call equally often, since each call needs its partners."""
+def _repeated(
+    together: Together, action: Callable[[], object], between: Callable[[], object], window: float = 0.25
+) -> float:
+    """Seconds per call of `action`, without those of what is done `between`; all ranks call equally often, since each
+    call needs its partners."""
     for _ in range(2):
         action()
-    together.synchronize()
-    calls, spent, batch = 0, 0.0, 3
+    calls, spent, passed, batch = 0, 0.0, 0.0, 3
     enough = 0.0 if together.later_than(HURRY) else window
-    while calls == 0 or (spent < enough and calls < 2000):
+    while calls == 0 or (passed < enough and calls < 2000):
+        together.synchronize()
         dist.barrier()
         begun = time.perf_counter()
-        for _ in range(batch):
+        spent += _timed(together, action, between, batch)
+        passed = together.slowest(passed + time.perf_counter() - begun)
+        calls += batch
+        batch = max(1, min(500, int(calls * (window - passed) / max(passed, 1e-9))))
+    return spent / calls
+
+
+def _timed(together: Together, action: Callable[[], object], between: Callable[[], object], calls: int) -> float:
+    """Seconds of so many calls of `action`."""
+    if between is _nothing:
+        begun = time.perf_counter()
+        for _ in range(calls):
             action()
         together.synchronize()
-        spent = together.slowest(spent + time.perf_counter() - begun)
-        calls += batch
-        batch = max(1, min(500, int(calls * (window - spent) / max(spent, 1e-9))))
-    return spent / calls
+        return time.perf_counter() - begun
+    spent = 0.0
+    for _ in range(calls):
+        between()
+        begun = time.perf_counter()
+        action()
+        spent += time.perf_counter() - begun
+    return spent

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from placer.cluster.calibrate.machine import cpu_model
+from placer.cluster.calibrate.op_timings import op_times
 from placer.cluster.calibrate.result import Calibration, DeviceMeasurement
 from placer.cluster.calibrate.timings import (
     Together,
@@ -98,6 +99,7 @@ def _measurement(together: Together) -> Calibration:
         launch_seconds=launch_seconds(together),
         overhead_bytes=overhead,
         attention=attention(together),
+        ops=op_times(together),
     )
     pairs = messages(together)
     rings = all_reduces(together)

@@ -73,6 +73,13 @@ class Gathers:
         return self.gather[last - 1] if self.regathers else 0.0
 
 
+# Seconds of a processor that a unit's hooks take, which find, cast, register and free its parameters: of each gather
+# and of the scatter. On a GPU the host takes them beside the computation. Our measurement: units of 9 parameters of 8
+# elements under fully_shard over torch's fake process group, less the same without, torch 2.13, processor time, the
+# median of 40 passes, 26 November 2026 (of 1 to 16 parameters 0.3 to 0.6 ms ahead, with ZeRO 3 0.4 to 0.9 behind).
+GATHER_HOOKS, SCATTER_HOOKS = 0.5e-3, 0.4e-3
+
+
 def copies(parts: int, *, on_cpus: bool) -> tuple[Copies, Copies]:
     """What a unit's gather and scatter over so many `parts` copy in the stream that computes."""
     whole, shard = Copies(2, 1), Copies(2 / parts, 1)

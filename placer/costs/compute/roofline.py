@@ -37,6 +37,7 @@ from placer.cluster.cluster import FLASH_SHARES, Device
 from placer.costs.autocast import Copying
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
+from placer.costs.compute.op_shares import reached
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op, Product
@@ -176,20 +177,31 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
         return BlockSeconds(forward=own, backward=2 * own if _has_backward(op) else 0.0)
     extra = _traffic(op, settings, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
+    share = reached(op, device)
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
-    forward = max(ahead, moved / memory_rate(device)) + device.launch_seconds * extra.forward_kernels
+    forward = share.seconds(ahead / share.products[0], moved / (device.memory_bandwidth * share.memory[0]))
+    forward += device.launch_seconds * extra.forward_kernels
+    heads = _heads(op, settings, rows)
+    forward += heads * device.head_seconds[0]
     forward += _cast_seconds(_operand_bytes(op, rows), numbers, device)
     forward += _copy_seconds(op, numbers.copied, numbers, device, settings, rows)
     if not _has_backward(op):
         return BlockSeconds(forward=forward)
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
     behind = _products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
-    backward = max(behind, max(0.0, moved + extra.backward) / memory_rate(device))
-    backward += device.launch_seconds * extra.backward_kernels
+    moving = max(0.0, moved + extra.backward) / (device.memory_bandwidth * share.memory[1])
+    backward = share.seconds(behind / share.products[1], moving)
+    backward += device.launch_seconds * extra.backward_kernels + heads * device.head_seconds[1]
     backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
     backward += _bias_seconds(op, numbers, device, rows)
     backward += _copy_seconds(op, numbers.copied_back, numbers, device, settings, rows)
     return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
+
+
+def _heads(op: Op, settings: RunSettings, rows: int) -> int:
+    """Heads of rows of fused attention."""
+    fused = op.kind == "attention" and op.products and settings.attention != "eager"
+    return op.products[0].batch.at(rows) if fused else 0
 
 
 def _cast_seconds(size: float, numbers: OpNumerics, device: Device) -> float:

@@ -21,7 +21,7 @@ from placer.cluster.cluster import Backend, Device
 from placer.cluster.topology import Bottleneck, replica_groups
 from placer.costs.communication.collectives import CollectiveKind
 from placer.costs.communication.compression import cast_seconds
-from placer.costs.communication.fsdp import Gathers, copies, gathers
+from placer.costs.communication.fsdp import GATHER_HOOKS, SCATTER_HOOKS, Gathers, copies, gathers
 from placer.costs.communication.intra_op import block_communication
 from placer.costs.communication.network import Network
 from placer.costs.compute.roofline import BlockSeconds, block_seconds, memory_rate, pass_seconds
@@ -330,10 +330,14 @@ class StageTimes:
     def _unit_copies(self, devices: tuple[int, ...], rooted: Rooted) -> tuple[list[float], list[float]]:
         """Seconds of what each unit's gather and scatter copy beside what they move (`fsdp.copies`)."""
         slowest, item, counts = self.with_slowest_memory(devices), self.work.numerics.weight_bytes, self._units(rooted)
-        out, into = copies(len(devices), on_cpus=self.block_times.network.cluster.on_cpus(devices))
+        on_cpus = self.block_times.network.cluster.on_cpus(devices)
+        out, into = copies(len(devices), on_cpus=on_cpus)
+        ahead, behind = (GATHER_HOOKS, SCATTER_HOOKS) if on_cpus else (0.0, 0.0)
+        gathered = [(out.passes * one.parameters, ahead * (one.parameters > 0)) for one in counts]
+        scattered = [(into.passes * one.trainable * item, behind * (one.trainable > 0)) for one in counts]
         return (
-            [pass_seconds(slowest, out.passes * one.parameters, out.kernels) for one in counts],
-            [pass_seconds(slowest, into.passes * one.trainable * item, into.kernels) for one in counts],
+            [hooks + pass_seconds(slowest, size, out.kernels) for size, hooks in gathered],
+            [hooks + pass_seconds(slowest, size, into.kernels) for size, hooks in scattered],
         )
 
     def with_slowest_memory(self, devices: tuple[int, ...]) -> Device:
