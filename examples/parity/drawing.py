@@ -41,6 +41,32 @@ class Noisy(nn.Module):
         return x * (w + 0.1 * self.noise)
 
 
+class Prompts(nn.Module):
+    """Learned prompts that attend, with dropout, to each other: no row has a mask of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts = nn.Parameter(torch.randn(1, 2, 4, 2))
+
+    def keys(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """What they attend to."""
+        return self.prompts * w.view(1, 1, 4, 2)
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """What was attended to, averaged, with every row."""
+        keys = self.keys(x, w)
+        met = nn.functional.scaled_dot_product_attention(self.prompts, keys, keys, dropout_p=0.3)
+        return x + met.mean(1).flatten(1)
+
+
+class Attended(Prompts):
+    """To the rows: each has a mask of its own, though the queries are those of all."""
+
+    def keys(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """The rows, in two heads that are alike."""
+        return (x * w).view(-1, 1, 4, 2).expand(-1, 2, -1, -1)
+
+
 # What becomes of x (rows x 8) and a weight of 8.
 DRAWS: dict[str, Draw | type[nn.Module]] = {
     "noise of rows": lambda x, w: x + 0.1 * torch.randn_like(x),
@@ -59,6 +85,8 @@ DRAWS: dict[str, Draw | type[nn.Module]] = {
     "channels that drop": lambda x, w: nn.functional.dropout1d(x.view(-1, 4, 2), 0.4).flatten(1) * w,
     "between recurrent layers": Recurrent,
     "kept noise": Noisy,
+    "prompts that attend to prompts": Prompts,
+    "prompts that attend to rows": Attended,
     "drawn from classes": lambda x, w: x + torch.multinomial(torch.softmax(x, -1), 1),
 }
 

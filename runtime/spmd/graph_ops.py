@@ -110,6 +110,7 @@ def attention_piece(
     scale: float | None,
     grouped: bool,
     op: int,
+    batched: bool,
     *,
     mode: PassContext,
     other: Place | None = None,
@@ -120,7 +121,7 @@ def attention_piece(
     if causal:
         first = {one["dim"]: one["start"] for one in places}.get(query.dim() - 2, 0)
         mask = causal_mask(query, key, first)
-    return attention(query, key, value, mask, probability, False, scale, grouped, op, mode, places)
+    return attention(query, key, value, mask, probability, False, scale, grouped, op, batched, mode, places)
 
 
 def summed_batch_norm(*given: object, axis: Axis, count: int, mode: PassContext) -> torch.Tensor:

@@ -76,10 +76,14 @@ def attention(
     scale: float | None,
     grouped: bool,
     op: int,
+    batched: bool,
     mode: PassContext,
     places: tuple[Place, ...] = (),
 ) -> torch.Tensor:
-    """Scaled dot-product attention whose dropout is `dropout`; in evaluation and without dropout torch's own kernel."""
+    """Scaled dot-product attention whose dropout is `dropout`; in evaluation and without dropout torch's own kernel.
+
+    batched: whether dim 0 of the scores holds batch rows, which learned queries and keys have none of.
+    """
     if not mode.training or mode.keys is None or probability == 0.0:
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped
@@ -93,7 +97,7 @@ def attention(
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     scores = scores.softmax(-1)  # nobody holds them as they were while the mask is made
-    return dropout(scores, probability, op, True, mode, places) @ value
+    return dropout(scores, probability, op, batched, mode, places) @ value
 
 
 def mixed(state: torch.Tensor) -> torch.Tensor:

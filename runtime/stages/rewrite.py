@@ -96,8 +96,8 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
         if node.op != "call_function":
             continue
         if _drops(node):
-            by_node[node] = _keyed(node, len(batched), has_rows(node.args[0], shapes))
-            batched.append(has_rows(node.args[0], shapes))
+            by_node[node] = _keyed(node, len(batched), _drops_rows(node, shapes))
+            batched.append(_drops_rows(node, shapes))
         elif node.target is aten.batch_norm.default:
             by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
         elif node.target is aten.instance_norm.default:
@@ -190,9 +190,20 @@ def _drops(node: fx.Node) -> bool:
     return node.target is aten.scaled_dot_product_attention.default and bool(arguments(node)["dropout_p"] != 0.0)
 
 
+def _drops_rows(node: fx.Node, shapes: Shapes) -> bool:
+    """Whether dim 0 of what is dropped holds batch rows: of attention its scores, of queries, keys and a mask."""
+    if node.target is not aten.scaled_dot_product_attention.default:
+        return has_rows(node.args[0], shapes)
+    given = arguments(node)
+    named = [given[name] for name in ("query", "key", "attn_mask")]
+    sizes = [shapes[one][:-2] for one in named if isinstance(one, fx.Node)]
+    most = max(map(len, sizes))
+    return bool(most) and any(len(one) == most and one[0] % MARKED_ROWS == 0 for one in sizes)
+
+
 def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
     if node.target is aten.scaled_dot_product_attention.default:
-        return Rewrite(function=attention, arguments=(*arguments(node).values(), op))
+        return Rewrite(function=attention, arguments=(*arguments(node).values(), op, batched))
     return Rewrite(function=dropout, arguments=(node.args[0], node.args[1], op, batched))
 
 

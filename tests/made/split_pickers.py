@@ -125,3 +125,12 @@ def case_id(value: object) -> str:
     if isinstance(value, tuple):
         return "-".join(case_id(part) for part in value)
     return value.__name__ if callable(value) and hasattr(value, "__name__") else str(value)
+
+
+def loss_by(name: str) -> Picker:
+    """The loss alone, along one of its dims."""
+
+    def pick(kind: BlockClass) -> Wishes | None:
+        return {"cross_entropy_loss_1": name} if _has(kind, "cross_entropy_loss_1") else None
+
+    return pick

@@ -213,6 +213,9 @@ CASES: dict[str, Builder] = {
     "adaptive_avg_pool2d": adaptive_pool,
     "adaptive_max_pool2d": lambda s: case(aten.adaptive_max_pool2d.default, floats(2, 3, 12, 8), [1, s.size(1, 2)]),
     "upsample_nearest2d": lambda s: case(aten.upsample_nearest2d.default, floats(2, 3, 4, 6), [8, s.size(6, 9, 12)]),
+    "upsample_nearest1d": lambda s: case(
+        aten.upsample_nearest1d.vec, floats(2, 3, 4), None, [s.pick(2.0, 2.1, 2.2, 1.75)]
+    ),
     "upsample_bilinear2d": lambda s: case(aten.upsample_bilinear2d.default, floats(2, 3, 4, 6), [8, 12], s.flag()),
     "pixel_shuffle": lambda s: case(aten.pixel_shuffle.default, floats(2, 4 * s.size(), 4, 6), 2),
     "pixel_unshuffle": lambda s: case(aten.pixel_unshuffle.default, floats(2, s.size(), 8, 12), 2),

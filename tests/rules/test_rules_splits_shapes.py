@@ -52,7 +52,7 @@ def narrow(s: Sizes) -> Case:
 
 
 def pad(s: Sizes) -> Case:
-    sizes = [s.size(0, 0, 1, 2) for _ in range(2 * s.size(1, 2, 3))]
+    sizes = [s.size(0, 0, 1, 2, -1) for _ in range(2 * s.size(1, 2, 3))]
     return case(aten.pad.default, s.floats(3), sizes, "constant", s.pick(0.0, -100.0))
 
 
@@ -106,6 +106,7 @@ CASES: dict[str, Builder] = {
     "slice": slice_,
     "narrow": narrow,
     "pad": pad,
+    "shift": lambda s: case(aten.pad.default, s.floats(3), s.pick([1, -1], [0, 0, -1, 1], [-1, 1, 1, -1]), "constant"),
     "cat": cat,
     "stack": stack,
     "split": lambda s: case(aten.split.Tensor, floats(4, 6, 8), s.size(2, 3), s.dim(3)),

@@ -22,13 +22,16 @@ from placer.runtime.dry import dry_run
 from placer.spmd.device_graph import local_graph
 from placer.spmd.parameter_layouts import parameter_states
 from pool import on_ranks
-from split_pickers import case_id, columns_and_rows, convolutions, nothing, rows_of_the_sequence
+from split_pickers import case_id, columns_and_rows, convolutions, loss_by, nothing, rows_of_the_sequence
 from split_plans import random_twice, twice_split_plan
 
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT)
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES)
 HEIGHT, WIDTH = convolutions("space 0"), convolutions("space 1")
+CENTRED = Case(
+    model="execute_models:CentredWords", shapes=(("x", (8, 4, 8)), ("y", (8, 4))), replicas=1, microbatches=(8,)
+)
 TILES = "cut 2 / cut 3"
 SEQUENCE = rows_of_the_sequence(nothing)
 CASES = [
@@ -36,6 +39,8 @@ CASES = [
     (IMAGES, (3, 2), (WIDTH, HEIGHT), "cut 3 / cut 2"),
     (WORDS, (2, 2), (SEQUENCE, columns_and_rows), "cut 1 / whole"),
     (DROPPING, (2, 2), (SEQUENCE, columns_and_rows), "cut 1 / whole"),
+    (CENTRED, (2, 2), (loss_by("classes"), loss_by("space 0")), "whole / whole"),
+    (CENTRED, (2, 2), (loss_by("space 0"), loss_by("classes")), "whole / whole"),
 ]
 
 

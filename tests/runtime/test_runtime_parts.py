@@ -73,7 +73,7 @@ def test_evaluation_drops_nothing() -> None:
 def test_attention_with_almost_no_dropout_is_torchs() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(ROWS, heads, 5, 4, dtype=torch.float64) for heads in (4, 2, 2))
-    ours = attention(q, k, v, None, 1e-15, True, None, True, 0, _mode(0, ROWS))
+    ours = attention(q, k, v, None, 1e-15, True, None, True, 0, True, _mode(0, ROWS))
     theirs = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     assert (ours - theirs).abs().max().item() < 1e-12
 

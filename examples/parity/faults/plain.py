@@ -120,10 +120,14 @@ def _optimizer(plan: Plan, parameters: Sequence[nn.Parameter]) -> torch.optim.Op
 @contextmanager
 def _dropping(plan: Plan, step: int) -> Iterator[None]:
     """torch's dropout and attention with the masks of this step."""
-    keys, numbers = row_keys(plan.seed, step, 0, plan.rows), iter(range(10**6))
+    keys, one = row_keys(plan.seed, step, 0, plan.rows), row_keys(plan.seed, step, NO_ROW, 1)
+    numbers = iter(range(10**6))
 
     def dropped(values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        return values * kept(values.shape, p, next(numbers), keys) / (1.0 - p) if training and p else values
+        if not training or not p:
+            return values
+        own = keys if values.shape[0] % plan.rows == 0 else one
+        return values * kept(values.shape, p, next(numbers), own) / (1.0 - p)
 
     def attended(
         query: torch.Tensor,

@@ -37,6 +37,7 @@ from examples.parity.zoo.models.second import (
     picked_rows,
     plain_constants,
     ragged_losses,
+    shifted_rows,
     sizes,
     weights,
     wrapped_parts,
@@ -64,8 +65,8 @@ _FILES = {
     8: (forms,),
     9: (
         alike_blocks, autocast_regions, auxiliary_losses, batch_losses, hooks, inner_gradients, kept_numbers,
-        kept_tensors, merged_rows, own_backward, passed_numbers, picked_rows, plain_constants, ragged_losses, sizes,
-        weights, wrapped_parts,
+        kept_tensors, merged_rows, own_backward, passed_numbers, picked_rows, plain_constants, ragged_losses,
+        shifted_rows, sizes, weights, wrapped_parts,
     ),
 }  # fmt: skip
 ENTRIES = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from placer.rules.calls import Call
+from placer.rules.calls import Argument, Call
 from placer.rules.layouts import Choice, Halo
 from placer.rules.patterns import Pattern, broadcast, divisible, linear_choices, numbered, partial, pattern_choices
 
@@ -53,10 +53,27 @@ def per_plane(call: Call) -> tuple[Choice, ...]:
 
 
 def nearest(call: Call) -> tuple[Choice, ...]:
-    """`upsample_nearestNd(x, sizes)`: space too where each row is repeated the same number of times; linear."""
+    """`upsample_nearestNd(x, sizes, scales)`: space too where each row is repeated the same number of times; linear.
+
+    Where a scale is given torch goes by it, whatever the sizes are.
+    """
     x, out = call.tensor(0).shape, call.outputs[0].shape
-    labels = tuple(label if dim < 2 or out[dim] % x[dim] == 0 else "" for dim, label in enumerate(numbered(x)))
+    scales = {2 + at: scale for at, scale in enumerate(_scales(call))}
+    labels = tuple(
+        label if dim < 2 or _repeats(x[dim], out[dim], scales.get(dim)) else "" for dim, label in enumerate(numbered(x))
+    )
     return linear_choices(call, Pattern(inputs=(labels,), outputs=(labels,)), local="nearest")
+
+
+def _scales(call: Call) -> tuple[Argument, ...]:
+    """Those of each dim, as far as they are given: one after the other, or listed."""
+    given = (*call.arguments[2:], *(value for name, value in call.keywords if name.startswith("scale")))
+    return given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+
+
+def _repeats(size: int, made: int, scale: Argument) -> bool:
+    """Whether each of `size` rows is repeated equally often."""
+    return made % size == 0 and (scale is None or scale == made // size)
 
 
 def shuffled(call: Call) -> tuple[Choice, ...]:

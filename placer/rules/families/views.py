@@ -63,6 +63,8 @@ def reshape(call: Call) -> tuple[Choice, ...]:
 
     A cut survives where the cut dim is the outermost of those that merge or divide with it.
     """
+    if call.name == "view" and len(call.arguments) > 1 and not isinstance(call.arguments[1], tuple):
+        return ()  # bits taken for another type
     before, after = _reshaped(call.tensor(0).shape, call.outputs[0].shape)
     like = tuple(after for _ in call.tensors[1:])
     choices = pattern_choices(Pattern(inputs=(before, *like), outputs=(after,)), local="sizes")
@@ -167,22 +169,24 @@ def slice_(call: Call) -> tuple[Choice, ...]:
 
 
 def pad(call: Call) -> tuple[Choice, ...]:
-    """`pad(x, sizes, mode, value)`: a dim that is padded is windowed, where the padding is constant."""
+    """`pad(x, sizes, mode, value)`: a dim that is padded is windowed, where the padding is constant.
+
+    One that loses at one end what it gets at the other keeps its size and is shifted all the same.
+    """
     x, out = call.tensor(0), call.outputs[0]
     labels = numbered(x.shape)
     plain = call.name == "constant_pad_nd"
     constant = plain or call.argument(2, "mode", "constant") == "constant"
     value = call.argument(2 if plain else 3, "value", 0)
-    changed = [dim for dim in range(len(labels)) if x.shape[dim] != out.shape[dim]]
+    sizes = (*integers(call.argument(1, "pad")), *(0, 0) * len(labels))
+    ends = [sizes[2 * at : 2 * at + 2] for at in range(len(labels) - 1, -1, -1)]
+    changed = [dim for dim, own in enumerate(ends) if any(own)]
     kept = without(labels, *changed) if changed else labels
     choices = pattern_choices(Pattern(inputs=(kept,), outputs=(divisible(kept, out.shape),)))
     if constant and not value:
         choices = (*choices, partial(call))
-    sizes = integers(call.argument(1, "pad"))
     windows = tuple(
-        _windowed(labels, dim, Halo(dim, 1, 1, sizes[2 * (len(labels) - 1 - dim)]), "pad")
-        for dim in changed
-        if constant and labels[dim]
+        _windowed(labels, dim, Halo(dim, 1, 1, ends[dim][0]), "pad") for dim in changed if constant and labels[dim]
     )
     return (*choices, *windows)
 

@@ -20,9 +20,12 @@ from placer.rules.rows.piece_ops import SAME_OP, PieceOp, PieceResult, piece_res
 from placer.rules.rows.piece_values import Mixed, PieceValue
 from placer.rules.rows.row_rules import row_rule
 from placer.rules.splits.block_choices import MARKED_ROWS
+from placer.rules.splits.own_orders import Facts, Sorted, facts
 
 _OPAQUE = TARGET.replace("::", ".")
 Place = tuple[int, int]
+# The block of a sort while its own block is walked through.
+HERE = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class _ClassRows:
     """A block class on a piece: the results that leave it, what its ops do otherwise, what is written to buffers."""
 
     outputs: tuple[PieceValue, ...]
+    sorts: Facts
     ops: Mapping[int, PieceOp]
     written: tuple[Mixed, ...]
     statistics: tuple[str, ...]
@@ -83,7 +87,8 @@ class _Walk:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._values = {f"x:{entry.name}": _input(entry.tensor.batched) for entry in graph.inputs}
-        self._classes: dict[tuple[int, tuple[PieceValue, ...], tuple[bool, ...]], _ClassRows] = {}
+        self._sorts: dict[str, Sorted | None] = {}
+        self._classes: dict[tuple[int, tuple[PieceValue, ...], Facts, tuple[bool, ...]], _ClassRows] = {}
         self._written = _written(graph)
 
     def done(self) -> RowSplit:
@@ -101,11 +106,13 @@ class _Walk:
 
     def _block(self, index: int, block: Block) -> _ClassRows:
         given = tuple(self._values[reference] for reference in block.inputs)
+        sorts = tuple(self._sorts.get(reference) for reference in block.inputs)
         kept = tuple(name not in self._written for name in block.parameters)
-        key = (block.kind, given, kept)
+        key = (block.kind, given, sorts, kept)
         if key not in self._classes:
-            self._classes[key] = _class_rows(self._graph.classes[block.kind], given, kept)
+            self._classes[key] = _class_rows(self._graph.classes[block.kind], given, sorts, kept)
         found = self._classes[key]
+        self._sorts.update({f"b{index}.{at}": _told_apart(one, index) for at, one in enumerate(found.sorts)})
         self._values.update({f"b{index}.{at}": value for at, value in enumerate(found.outputs)})
         return found
 
@@ -133,16 +140,27 @@ def _written(graph: Graph) -> frozenset[str]:
     )
 
 
-def _class_rows(block_class: BlockClass, given: tuple[PieceValue, ...], kept: tuple[bool, ...]) -> _ClassRows:
+def _told_apart(value: Sorted | None, block: int) -> Sorted | None:
+    """A value that leaves a block, whose own sort is known by the block from there on."""
+    return value._replace(sort=(block, value.sort[1])) if value is not None and value.sort[0] == HERE else value
+
+
+def _class_rows(
+    block_class: BlockClass, given: tuple[PieceValue, ...], sorts: Facts, kept: tuple[bool, ...]
+) -> _ClassRows:
     """kept: of each parameter and buffer whether nothing writes it."""
     values = {f"i{at}": value for at, value in enumerate(given)}
+    known = {f"i{at}": one for at, one in enumerate(sorts)}
     state = zip(block_class.parameters, kept, strict=True)
     values.update({f"p{at}": PieceValue(WHOLE, one.buffer and same) for at, (one, same) in enumerate(state)})
     ops: dict[int, PieceOp] = {}
     written: list[Mixed] = []
     statistics: list[str] = []
     for number, op in enumerate(block_class.ops):
-        found = _op_rows(block_class, op, [values[reference] for reference in tensor_arguments(op)])
+        references = tensor_arguments(op)
+        ordered, made = _sorted_rows(block_class, op, [known.get(reference) for reference in references], number)
+        known.update({f"o{number}.{at}": one for at, one in enumerate(made)})
+        found = _op_rows(block_class, op, [values[reference] for reference in references], ordered)
         values.update({f"o{number}.{at}": value for at, value in enumerate(found.values)})
         if found.op != SAME_OP:
             ops[number] = found.op
@@ -154,17 +172,25 @@ def _class_rows(block_class: BlockClass, given: tuple[PieceValue, ...], kept: tu
                 Mixed(_told(op, "writes a buffer from the rows at hand")) for one in found.values if _varies(one)
             ]
     outputs = tuple(values[reference] for reference in block_class.outputs)
-    return _ClassRows(outputs=outputs, ops=ops, written=tuple(written), statistics=tuple(statistics))
+    left = tuple(known.get(reference) for reference in block_class.outputs)
+    return _ClassRows(outputs=outputs, sorts=left, ops=ops, written=tuple(written), statistics=tuple(statistics))
 
 
-def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue]) -> PieceResult:
+def _sorted_rows(block_class: BlockClass, op: Op, given: list[Sorted | None], number: int) -> tuple[bool, Facts]:
+    """Whether an op may be done on rows in an order of the piece's own, and what its results are to which sort."""
+    if not op.arguments and op.inputs:
+        return False, ()
+    return facts(call_of(block_class, op, MARKED_ROWS), given, (HERE, number))
+
+
+def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], sorted_rows: bool) -> PieceResult:
     if op.target.startswith(_OPAQUE) or (op.inputs and not op.arguments):
         return _opaque_rows(op, given)
     call = call_of(block_class, op, MARKED_ROWS)
     if op.target in KEYED or (op.kind == "random" and split_rule(call) is None and row_rule(call) is None):
         return _drawn_rows(op, given)
     repeatable = op.kind != "random" and "global_rows" not in op.arguments and not _writes(op)
-    found = piece_result(call, given, repeatable=repeatable)
+    found = piece_result(call, given, repeatable=repeatable, sorted_rows=sorted_rows)
     before = {value.lay for value in given}
     values = tuple(
         PieceValue(Mixed(_told(op, value.lay.why)))

@@ -71,10 +71,13 @@ class PieceResult:
     op: PieceOp = SAME_OP
 
 
-def piece_result(call: Call, given: Sequence[PieceValue], *, repeatable: bool = True) -> PieceResult:
+def piece_result(
+    call: Call, given: Sequence[PieceValue], *, repeatable: bool = True, sorted_rows: bool = False
+) -> PieceResult:
     """What a piece has of the results of `call` (at MARKED_ROWS rows), whose tensor arguments stand as `given`.
 
-    repeatable: it draws no random number and writes nothing, nor counts rows.
+    repeatable: it draws no random number and writes nothing, nor counts rows. sorted_rows: it may be done on rows in an
+    order of the piece's own (`own_orders.facts`).
     """
     from_batch = repeatable and all(value.given for value in given)
     mixed = next((value.lay for value in given if isinstance(value.lay, Mixed)), None)
@@ -87,7 +90,7 @@ def piece_result(call: Call, given: Sequence[PieceValue], *, repeatable: bool = 
     viewed = _viewed(call, given)
     if viewed is not None:
         return _all(call, viewed, from_batch)
-    found = min(_ways(call, given, from_batch), key=_changes, default=None)
+    found = min(_ways(call, given, from_batch, sorted_rows), key=_changes, default=None)
     found = found or _by_row(call, given, from_batch) or _totalled(call, given, from_batch)
     return found or _with_number(call, given) or _all(call, _mixing(call, given), False)
 
@@ -110,9 +113,9 @@ def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceR
     return PieceResult(values=values, op=PieceOp(mean=mean))
 
 
-def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool) -> Iterator[PieceResult]:
+def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool, sorted_rows: bool) -> Iterator[PieceResult]:
     """Every choice of the op's rule that the values allow."""
-    for choice in _choices(call, given):
+    for choice in _choices(call, given, sorted_rows):
         if choice.local not in (*_ITSELF, "own_numbers") or any(choice.halo):
             continue
         entering = [
@@ -134,7 +137,7 @@ def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool) -> Iterator
         yield PieceResult(values=tuple(PieceValue(numbers or lay, plain) for lay in lays), op=op)
 
 
-def _choices(call: Call, given: Sequence[PieceValue]) -> Iterator[Choice]:
+def _choices(call: Call, given: Sequence[PieceValue], sorted_rows: bool) -> Iterator[Choice]:
     parts = {lay.parts for lay, _ in given if isinstance(lay, Cut) and lay.parts > 1}
     for choice in split_choices(call):
         if choice.name not in ("whole", "deferred"):
@@ -144,7 +147,8 @@ def _choices(call: Call, given: Sequence[PieceValue]) -> Iterator[Choice]:
                 yield from (choice.relaid(choice.name, partial(_in_parts, count)) for count in parts)
     if parts:
         yield from divided(call)
-    yield from own_choices(call)
+    if sorted_rows:
+        yield from own_choices(call)
 
 
 def _in_parts(count: int, lay: Cut) -> Cut:

@@ -144,8 +144,9 @@ def _ctc(call: Call, lays: Lays) -> list[Standing] | None:
 
 
 def _losses(call: Call, lays: Lays) -> list[Standing] | None:
-    """Losses of each row by its own: reduced they are a part."""
-    if any(lay not in (WHOLE, Cut(0)) for lay in lays):
+    """Losses of each row by its own: reduced they are a part. Of one dim some take all rows for one vector."""
+    vector = call.target.rpartition("::")[2] in _OF_VECTORS and len(call.tensor(0).shape) < 2
+    if vector or any(lay not in (WHOLE, Cut(0)) for lay in lays):
         return None
     return [PARTIAL] if not call.outputs[0].shape else _as_results(call)
 
@@ -161,6 +162,8 @@ def _as_results(call: Call) -> list[Standing]:
     return [Cut(dims[0]) if (dims := row_dims(out.shape)) else Mixed("has no rows in a result") for out in call.outputs]
 
 
+#: Losses of a vector for each row.
+_OF_VECTORS = ("multi_margin_loss", "multilabel_margin_loss", "cosine_embedding_loss", "triplet_margin_loss")
 #: Losses with the place of their reduction.
 _REDUCTIONS: Mapping[str, int] = {
     "multi_margin_loss": 5, "multilabel_margin_loss": 2, "cosine_embedding_loss": 4, "margin_ranking_loss": 4,

@@ -116,4 +116,7 @@ def indexed(call: Call, lays: Sequence[Standing]) -> Cut | None:
     others = (lay for at, lay in enumerate(lays[1 : 1 + len(tensors)]) if tensors[at] != lays[0].dim)
     if any(isinstance(lay, RowNumbers) for lay in others):
         return None
+    # What is written is the same for all rows, or each row's own.
+    if not all(lay is WHOLE or (isinstance(lay, Cut) and lay == Cut(lay.dim)) for lay in lays[1 + len(tensors) :]):
+        return None
     return Cut(row_dims(call.outputs[0].shape)[0])

@@ -17,6 +17,7 @@ from placer.rules.layouts import Choice, Cut, Lay, is_own
 from placer.rules.patterns import whole
 from placer.rules.registry import SPLITS, SplitRule, own_choices, split_choices
 from placer.rules.splits.fused_dims import divided, in_blocks, in_parts, merged
+from placer.rules.splits.own_orders import NO_SORT, Sorted, facts
 
 # A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
 MARKED_ROWS = 1_000_003
@@ -58,10 +59,21 @@ def _block_choices(block_class: BlockClass) -> tuple[tuple[Choice, ...], ...]:
 
 def _own(block_class: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
     known: dict[str, set[Lay]] = {}
+    # Numbers that another block made are taken for those of rows: that they are, the walk through all blocks tells
+    # (`rows.graph_rows`) where replicas or microbatches divide the batch.
+    sorts: dict[str, Sorted | None] = {
+        f"i{at}": Sorted(NO_SORT, "arange")
+        for at, one in enumerate(block_class.inputs)
+        if one.dtype == "int64" and len(one.shape) == 1
+    }
     found = []
     for number, (op, call) in enumerate(zip(block_class.ops, calls, strict=True)):
         references = tensor_arguments(op)
-        every = () if call is None else own_choices(call)
+        every: tuple[Choice, ...] = ()
+        if call is not None:
+            kept, made = facts(call, [sorts.get(reference) for reference in references], (0, number))
+            sorts.update({f"o{number}.{at}": one for at, one in enumerate(made)})
+            every = own_choices(call) if kept else ()
         found.append(tuple(one for one in every if _reached(one, references, known)))
         for choice in found[-1]:
             for output, state in enumerate(choice.outputs):
