@@ -33,6 +33,12 @@ def _compression(plan: Plan) -> str:
     return "" if found == "none" else f"its gradients are summed in {found}, which DeepSpeed would round in its own way"
 
 
+def _numbers(plan: Plan) -> str:
+    """When it is made it sends every parameter as bytes, and torch views no tensor without dims as such."""
+    alone = sorted(name for name, one in plan.graph.parameters.items() if not one.shape and not one.buffer)
+    return f"parameters are numbers without dims ({', '.join(alone[:3])}), which it cannot send" if alone else ""
+
+
 def _splits(plan: Plan) -> str:
     """It has no operator splits of its own."""
     return "ops are cut over the devices of a replica, which DeepSpeed leaves to the model" if plan.layouts else ""
@@ -96,6 +102,7 @@ def _replicas(plan: Plan) -> str:
 RULES: tuple[Callable[[Plan], str], ...] = (
     _precision,
     _compression,
+    _numbers,
     _splits,
     _kinds,
     _schedule,

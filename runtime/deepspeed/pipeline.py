@@ -46,7 +46,7 @@ class PipelineRun(DeepSpeedRun):
         super().__init__(batch_split, engine_of(plan, _pipeline(plan, index, self._layer), self._layer))
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """All parameters by the model's own names, whole, on the CPU of every rank."""
+        """All parameters that a block reads, by the model's own names, whole, on the CPU of every rank."""
         parts: list[dict[str, torch.Tensor]] = [{} for _ in range(dist.get_world_size())]
         held = {name: p.detach().cpu().clone() for name, p in self._layer.stage.own_parameters().items()}
         dist.all_gather_object(parts, held)

@@ -88,7 +88,7 @@ class DeepSpeedRun(ABC):
 
     @abstractmethod
     def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """All parameters by the model's own names, whole, on the CPU of every rank."""
+        """All parameters that a block reads, by the model's own names, whole, on the CPU of every rank."""
 
     @abstractmethod
     def _train(self, microbatches: tuple[Microbatch, ...]) -> float: ...

@@ -27,7 +27,7 @@ class ZeroRun(DeepSpeedRun):
         super().__init__(batch_split, engine_of(plan, stage, stage))
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """All parameters by the model's own names, whole, on the CPU of every rank."""
+        """All parameters that a block reads, by the model's own names, whole, on the CPU of every rank."""
         found = {}
         for name, parameter in self._stage.own_parameters().items():
             with self._whole(parameter):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.parity.cases import Case, plan_of
 from execute_plans import tiny_plan
 from placer.errors import IllegalPlanError, UsageError
 from placer.plans.plan import Layout, Plan
@@ -21,6 +22,7 @@ from placer.runtime.training.run_report import ExecuteOptions
 pytest.importorskip("deepspeed")
 
 from deepspeed_ranks import PLANS, STEPS
+from writing_models import BATCH
 
 SECONDS = 1800.0
 
@@ -51,6 +53,7 @@ def test_losses_and_weights_after_three_steps_are_those_of_one_device(name: str,
         (tiny_plan(2, 2, model="untied", schedule="interleaved", looped=2), "share 2 positions"),
         (tiny_plan(2, 1, settings=RunSettings(offload="optimizer")), "without ZeRO it keeps"),
         (tiny_plan(2, 1, settings=RunSettings(precision="bfloat16")), "its precision is bfloat16"),
+        (plan_of(Case(model="writing_models:unreached", shapes=BATCH)), "numbers without dims .layers.0.number"),
         (replace(tiny_plan(2, 1), layouts=(Layout(degree=2, splits=()),)), "ops are cut over the devices"),
     ],
 )
