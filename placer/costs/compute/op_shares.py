@@ -3,8 +3,8 @@ the memory's bandwidth is that of all that move bytes, and products reach what t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from placer.cluster.cluster import Device, OpShare
 from placer.costs.precision import PRODUCT_KINDS, op_name
@@ -28,7 +28,8 @@ Shares = tuple[float, float]
 WHOLE: Shares = (1.0, 1.0)
 
 
-class Reached(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reached:
     """Forward and backward: of the curve's rate for a product as large, and of the memory's bandwidth. `summed`: an op
     takes the seconds of both, as a processor packs what it multiplies before it does; else of the longer."""
 
