@@ -67,6 +67,18 @@ class Attended(Prompts):
         return (x * w).view(-1, 1, 4, 2).expand(-1, 2, -1, -1)
 
 
+class Remembered(nn.Module):
+    """Rows attend, with dropout, to a memory that all share: queries of two dims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.Parameter(torch.randn(5, 8))
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """What is remembered beside the rows."""
+        return x + nn.functional.scaled_dot_product_attention(x * w, self.memory, self.memory, dropout_p=0.3)
+
+
 # What becomes of x (rows x 8) and a weight of 8.
 DRAWS: dict[str, Draw | type[nn.Module]] = {
     "noise of rows": lambda x, w: x + 0.1 * torch.randn_like(x),
@@ -87,6 +99,7 @@ DRAWS: dict[str, Draw | type[nn.Module]] = {
     "kept noise": Noisy,
     "prompts that attend to prompts": Prompts,
     "prompts that attend to rows": Attended,
+    "rows that attend to a memory": Remembered,
     "drawn from classes": lambda x, w: x + torch.multinomial(torch.softmax(x, -1), 1),
 }
 

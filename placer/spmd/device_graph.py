@@ -18,6 +18,7 @@ from placer.graph import BlockClass, Graph
 from placer.plans.plan import Layout, Split
 from placer.rules.expert_loads import overload, require_loads
 from placer.rules.two_axis_layouts import middle
+from placer.spmd.borrowed_numbers import borrowed_numbers
 from placer.spmd.device_rows import own_rows
 from placer.spmd.expert_order import expert_devices
 from placer.spmd.layout_conversions import border_state
@@ -64,6 +65,8 @@ def _require_layout(graph: Graph, layout: Layout) -> None:
             f"a layout over {layout.degree} devices has {layout.inner} along its inner axis, splits of it "
             f"{min(inner, default=layout.inner)}; plan again"
         )
+    if others := borrowed_numbers(graph, layout.splits):
+        raise UsageError(f"a layout over {layout.degree} devices: {others}; plan again")
     made: dict[str, str] = {}
     for index, block in enumerate(graph.blocks):
         split, block_class = layout.splits[block.kind], graph.classes[block.kind]

@@ -96,8 +96,8 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
         if node.op != "call_function":
             continue
         if _drops(node):
-            by_node[node] = _keyed(node, len(batched), _drops_rows(node, shapes))
             batched.append(_drops_rows(node, shapes))
+            by_node[node] = _keyed(node, len(batched) - 1, batched[-1])
         elif node.target is aten.batch_norm.default:
             by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
         elif node.target is aten.instance_norm.default:
@@ -195,10 +195,11 @@ def _drops_rows(node: fx.Node, shapes: Shapes) -> bool:
     if node.target is not aten.scaled_dot_product_attention.default:
         return has_rows(node.args[0], shapes)
     given = arguments(node)
-    named = [given[name] for name in ("query", "key", "attn_mask")]
-    sizes = [shapes[one][:-2] for one in named if isinstance(one, fx.Node)]
+    named = [(given["query"], 1), (given["attn_mask"], 1), (given["key"], 2)]
+    # Sizes of the scores but for their last dim: a key has none of queries.
+    sizes = [(*shapes[one][:-ends], *(1,) * (ends - 1)) for one, ends in named if isinstance(one, fx.Node)]
     most = max(map(len, sizes))
-    return bool(most) and any(len(one) == most and one[0] % MARKED_ROWS == 0 for one in sizes)
+    return any(len(one) == most and one[0] % MARKED_ROWS == 0 for one in sizes)
 
 
 def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:

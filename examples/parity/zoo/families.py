@@ -16,6 +16,7 @@ from examples.parity.zoo.models import (
     losses,
     normed,
     parameters,
+    routed,
     rows,
     selection,
     sequences,
@@ -66,7 +67,7 @@ _FILES = {
     9: (
         alike_blocks, autocast_regions, auxiliary_losses, batch_losses, hooks, inner_gradients, kept_numbers,
         kept_tensors, merged_rows, own_backward, passed_numbers, picked_rows, plain_constants, ragged_losses,
-        shifted_rows, sizes, weights, wrapped_parts,
+        shifted_rows, sizes, weights, wrapped_parts, routed,
     ),
 }  # fmt: skip
 ENTRIES = tuple(

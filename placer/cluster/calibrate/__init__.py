@@ -40,7 +40,7 @@ def calibrate(
     devices: int | None = None, refresh: bool = True, progress: Callable[[str], None] | None = None,
     bound: Sequence[tuple[int, ...]] = (),
 ) -> Cluster:  # fmt: skip
-    """This machine as `devices` devices, measured with all of them at work at once; under 30 s.
+    """This machine as `devices` devices, measured with all of them at work at once; under a minute.
 
     bound: the cores of each process, where it is bound to some; such a calibration is not kept.
     `progress` is told what is being measured. Raises UsageError for an impossible number of devices, ExecutionError

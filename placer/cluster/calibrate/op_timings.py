@@ -111,14 +111,12 @@ OPS = (
 
 
 def op_times(together: Together) -> tuple[OpTime, ...]:
-    """Those of all ops; of none on a GPU, and of the first ones where time is up."""
-    if together.device.type == "cuda":
+    """Those of all ops, or of none where nothing but what is needed is timed, and on a GPU."""
+    if together.device.type == "cuda" or together.later_than(HURRY):
         return ()
     together.progress("ops of a model")
     found = []
     for op in OPS:
-        if together.later_than(HURRY):
-            break
         found.append(OpTime(name=op.name, flops=op.flops, moved=op.moved, seconds=_seconds(together, op)))
     return tuple(found)
 

@@ -66,9 +66,13 @@ def nearest(call: Call) -> tuple[Choice, ...]:
 
 
 def _scales(call: Call) -> tuple[Argument, ...]:
-    """Those of each dim, as far as they are given: one after the other, or listed."""
-    given = (*call.arguments[2:], *(value for name, value in call.keywords if name.startswith("scale")))
-    return given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+    """Those of each dim, as far as they are given: listed, or one after the other."""
+    listed = call.argument(2, "scale_factors")
+    if isinstance(listed, tuple):
+        return listed
+    space = _space(call)
+    names = ("scales_d", "scales_h", "scales_w")[-space:] if space > 1 else ("scales",)
+    return tuple(call.argument(2 + at, name) for at, name in enumerate(names))
 
 
 def _repeats(size: int, made: int, scale: Argument) -> bool:

@@ -20,7 +20,7 @@ from placer.rules.rows.piece_ops import SAME_OP, PieceOp, PieceResult, piece_res
 from placer.rules.rows.piece_values import Mixed, PieceValue
 from placer.rules.rows.row_rules import row_rule
 from placer.rules.splits.block_choices import MARKED_ROWS
-from placer.rules.splits.own_orders import Facts, Sorted, facts
+from placer.rules.splits.own_orders import Facts, Orders, Sorted
 
 _OPAQUE = TARGET.replace("::", ".")
 Place = tuple[int, int]
@@ -75,7 +75,7 @@ class _ClassRows:
     """A block class on a piece: the results that leave it, what its ops do otherwise, what is written to buffers."""
 
     outputs: tuple[PieceValue, ...]
-    sorts: Facts
+    orders: Orders
     ops: Mapping[int, PieceOp]
     written: tuple[Mixed, ...]
     statistics: tuple[str, ...]
@@ -112,7 +112,8 @@ class _Walk:
         if key not in self._classes:
             self._classes[key] = _class_rows(self._graph.classes[block.kind], given, sorts, kept)
         found = self._classes[key]
-        self._sorts.update({f"b{index}.{at}": _told_apart(one, index) for at, one in enumerate(found.sorts)})
+        left = found.orders.left(self._graph.classes[block.kind].outputs, index)
+        self._sorts.update({f"b{index}.{at}": one for at, one in enumerate(left)})
         self._values.update({f"b{index}.{at}": value for at, value in enumerate(found.outputs)})
         return found
 
@@ -140,27 +141,20 @@ def _written(graph: Graph) -> frozenset[str]:
     )
 
 
-def _told_apart(value: Sorted | None, block: int) -> Sorted | None:
-    """A value that leaves a block, whose own sort is known by the block from there on."""
-    return value._replace(sort=(block, value.sort[1])) if value is not None and value.sort[0] == HERE else value
-
-
 def _class_rows(
     block_class: BlockClass, given: tuple[PieceValue, ...], sorts: Facts, kept: tuple[bool, ...]
 ) -> _ClassRows:
     """kept: of each parameter and buffer whether nothing writes it."""
     values = {f"i{at}": value for at, value in enumerate(given)}
-    known = {f"i{at}": one for at, one in enumerate(sorts)}
+    orders = Orders(block=HERE, known={f"i{at}": one for at, one in enumerate(sorts)})
     state = zip(block_class.parameters, kept, strict=True)
     values.update({f"p{at}": PieceValue(WHOLE, one.buffer and same) for at, (one, same) in enumerate(state)})
     ops: dict[int, PieceOp] = {}
     written: list[Mixed] = []
     statistics: list[str] = []
     for number, op in enumerate(block_class.ops):
-        references = tensor_arguments(op)
-        ordered, made = _sorted_rows(block_class, op, [known.get(reference) for reference in references], number)
-        known.update({f"o{number}.{at}": one for at, one in enumerate(made)})
-        found = _op_rows(block_class, op, [values[reference] for reference in references], ordered)
+        taken = [values[reference] for reference in tensor_arguments(op)]
+        found = _op_rows(block_class, op, taken, orders, number)
         values.update({f"o{number}.{at}": value for at, value in enumerate(found.values)})
         if found.op != SAME_OP:
             ops[number] = found.op
@@ -172,21 +166,14 @@ def _class_rows(
                 Mixed(_told(op, "writes a buffer from the rows at hand")) for one in found.values if _varies(one)
             ]
     outputs = tuple(values[reference] for reference in block_class.outputs)
-    left = tuple(known.get(reference) for reference in block_class.outputs)
-    return _ClassRows(outputs=outputs, sorts=left, ops=ops, written=tuple(written), statistics=tuple(statistics))
+    return _ClassRows(outputs=outputs, orders=orders, ops=ops, written=tuple(written), statistics=tuple(statistics))
 
 
-def _sorted_rows(block_class: BlockClass, op: Op, given: list[Sorted | None], number: int) -> tuple[bool, Facts]:
-    """Whether an op may be done on rows in an order of the piece's own, and what its results are to which sort."""
-    if not op.arguments and op.inputs:
-        return False, ()
-    return facts(call_of(block_class, op, MARKED_ROWS), given, (HERE, number))
-
-
-def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], sorted_rows: bool) -> PieceResult:
+def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], orders: Orders, number: int) -> PieceResult:
     if op.target.startswith(_OPAQUE) or (op.inputs and not op.arguments):
         return _opaque_rows(op, given)
     call = call_of(block_class, op, MARKED_ROWS)
+    sorted_rows = orders.follow(op, call, number)
     if op.target in KEYED or (op.kind == "random" and split_rule(call) is None and row_rule(call) is None):
         return _drawn_rows(op, given)
     repeatable = op.kind != "random" and "global_rows" not in op.arguments and not _writes(op)

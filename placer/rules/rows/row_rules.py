@@ -105,6 +105,8 @@ def _added(call: Call, lays: Lays) -> list[Standing] | None:
 
 def _searched(call: Call, lays: Lays) -> list[Standing] | None:
     """`searchsorted(ordered, values)`: in one order for all rows, or one for each."""
+    if len(lays) < 2:
+        return None  # a number is looked for
     ordered, values = lays[0], lays[1]
     if ordered is WHOLE and len(call.tensor(0).shape) == 1 and isinstance(values, Cut):
         return [values]
@@ -145,8 +147,9 @@ def _ctc(call: Call, lays: Lays) -> list[Standing] | None:
 
 def _losses(call: Call, lays: Lays) -> list[Standing] | None:
     """Losses of each row by its own: reduced they are a part. Of one dim some take all rows for one vector."""
-    vector = call.target.rpartition("::")[2] in _OF_VECTORS and len(call.tensor(0).shape) < 2
-    if vector or any(lay not in (WHOLE, Cut(0)) for lay in lays):
+    vectors = _OF_VECTORS.get(call.target.rpartition("::")[2], 0)
+    together = any(lay == Cut(0) and len(one.shape) < 2 for lay, one in zip(lays[:vectors], call.tensors, strict=False))
+    if together or any(lay not in (WHOLE, Cut(0)) for lay in lays):
         return None
     return [PARTIAL] if not call.outputs[0].shape else _as_results(call)
 
@@ -162,8 +165,10 @@ def _as_results(call: Call) -> list[Standing]:
     return [Cut(dims[0]) if (dims := row_dims(out.shape)) else Mixed("has no rows in a result") for out in call.outputs]
 
 
-#: Losses of a vector for each row.
-_OF_VECTORS = ("multi_margin_loss", "multilabel_margin_loss", "cosine_embedding_loss", "triplet_margin_loss")
+#: Losses of vectors for each row: how many.
+_OF_VECTORS = {
+    "multi_margin_loss": 1, "multilabel_margin_loss": 2, "cosine_embedding_loss": 2, "triplet_margin_loss": 3,
+}  # fmt: skip
 #: Losses with the place of their reduction.
 _REDUCTIONS: Mapping[str, int] = {
     "multi_margin_loss": 5, "multilabel_margin_loss": 2, "cosine_embedding_loss": 4, "margin_ranking_loss": 4,

@@ -17,9 +17,7 @@ from placer.rules.patterns import integer
 from placer.rules.registry import split_rule
 from placer.rules.rows.piece_values import RowNumbers, Standing, row_dims
 from placer.rules.splits.block_choices import MARKED_ROWS
-
-# Ops that hand numbers on as they are.
-_COPIES = ("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "to", "_to_copy", "type_as")
+from placer.rules.splits.own_orders import COPIES
 
 
 def numbered(call: Call) -> RowNumbers | None:
@@ -43,7 +41,7 @@ def filled(call: Call) -> Cut | Everywhere | None:
 def renumbers(call: Call, lays: Sequence[Standing]) -> RowNumbers | None:
     """Row numbers that the op hands on as they are (copies, casts, broadcasts), where they then lie."""
     first, rule = (lays[0] if lays else None), split_rule(call)
-    copies = rule is views.expand or (rule in (pointwise.linear, pointwise.cast) and call.name in _COPIES)
+    copies = rule is views.expand or (rule in (pointwise.linear, pointwise.cast) and call.name in COPIES)
     dims = row_dims(call.outputs[0].shape)
     return RowNumbers(dims[0], first.of, first.step) if copies and isinstance(first, RowNumbers) and dims else None
 

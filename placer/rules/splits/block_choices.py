@@ -17,7 +17,7 @@ from placer.rules.layouts import Choice, Cut, Lay, is_own
 from placer.rules.patterns import whole
 from placer.rules.registry import SPLITS, SplitRule, own_choices, split_choices
 from placer.rules.splits.fused_dims import divided, in_blocks, in_parts, merged
-from placer.rules.splits.own_orders import NO_SORT, Sorted, facts
+from placer.rules.splits.own_orders import ARANGE, Orders
 
 # A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
 MARKED_ROWS = 1_000_003
@@ -59,27 +59,26 @@ def _block_choices(block_class: BlockClass) -> tuple[tuple[Choice, ...], ...]:
 
 def _own(block_class: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:
     known: dict[str, set[Lay]] = {}
-    # Numbers that another block made are taken for those of rows: that they are, the walk through all blocks tells
-    # (`rows.graph_rows`) where replicas or microbatches divide the batch.
-    sorts: dict[str, Sorted | None] = {
-        f"i{at}": Sorted(NO_SORT, "arange")
-        for at, one in enumerate(block_class.inputs)
-        if one.dtype == "int64" and len(one.shape) == 1
-    }
+    # Numbers that another block made are taken for those of rows; whether they are, `borrowed_numbers` tells.
+    orders = Orders(known=dict.fromkeys(numbered_inputs(block_class), ARANGE))
     found = []
     for number, (op, call) in enumerate(zip(block_class.ops, calls, strict=True)):
         references = tensor_arguments(op)
         every: tuple[Choice, ...] = ()
-        if call is not None:
-            kept, made = facts(call, [sorts.get(reference) for reference in references], (0, number))
-            sorts.update({f"o{number}.{at}": one for at, one in enumerate(made)})
-            every = own_choices(call) if kept else ()
+        if call is not None and orders.follow(op, call, number):
+            every = own_choices(call)
         found.append(tuple(one for one in every if _reached(one, references, known)))
         for choice in found[-1]:
             for output, state in enumerate(choice.outputs):
                 if is_own(state.value):
                     known.setdefault(f"o{number}.{output}", set()).add(state.value)
     return found
+
+
+def numbered_inputs(block_class: BlockClass) -> list[str]:
+    """The inputs of a block that may be numbers of rows."""
+    found = enumerate(block_class.inputs)
+    return [f"i{at}" for at, one in found if one.dtype == "int64" and len(one.shape) == 1]
 
 
 def _in_parts(block_class: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:

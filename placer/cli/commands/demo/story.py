@@ -112,7 +112,7 @@ def _problem(say: Narrator) -> Problem:
     resolved = tracer.resolve(REFERENCE)
     graph = tracer.capture(resolved, batch=BATCH)
     say.show(_graph_text(graph, time.perf_counter() - start))
-    say.step(f"Describe this machine as 2 devices ({CLUSTER}): measured once, up to 30 s, then remembered")
+    say.step(f"Describe this machine as 2 devices ({CLUSTER}): measured once, up to a minute, then remembered")
     cluster = Cluster.load(CLUSTER)
     say.show(_cluster_text(cluster))
     return Problem(graph=graph, cluster=cluster, settings=RunSettings(), model=resolved.ref, rows=graph.rows)

@@ -1,4 +1,4 @@
-"""Measure this machine: products by size, memory, launch, messages, all-reduces. Takes under 30 s; remembered.
+"""Measure this machine: products by size, memory, launch, messages, all-reduces. Takes under a minute; remembered.
 
 Example: placer calibrate localx2 -o this-machine.yaml
 How much steps of 50 ms vary, for placer stragglers: placer calibrate localx2 --vary 0.05 -o ranks.yaml
