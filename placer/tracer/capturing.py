@@ -26,7 +26,7 @@ from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeat
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.later_steps import later_difference
 from placer.tracer.export.opaque import calling, unexportable, watched
-from placer.tracer.export.symbolic_rows import ROWS, lifted
+from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
 from placer.tracer.export.unfolding import grown
 from placer.tracer.export.unseen import UnseenError, require_plain_gradients
 from placer.tracer.functional import functional
@@ -170,7 +170,7 @@ def _captured(source: Source, fold: bool) -> Captured:
             with contextlib.suppress(CaptureError):
                 return captured(replace(source, example=classes), fold)
         fresh = source.fresh
-        if fresh is not None and isinstance(error, RaisedError):
+        if fresh is not None and isinstance(error, RaisedError | OtherRowsError):
             for one in filter(None, (example, classes)):
                 with contextlib.suppress(CaptureError):
                     again = replace(source, model=fresh(), example=one.fixed())
@@ -251,6 +251,7 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
         made = lifted(
             lambda rows: _plain(wrapper, source, rows, names, found),
             tuple(entry.name for entry in entries if entry.batched),
+            source.example.rows,
         )
         if wrapper.kept.left:
             _require_alike_later(wrapper, source, lambda rows: _plain(wrapper, source, rows, names, found))

@@ -6,6 +6,7 @@ asked to keep rows apart.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,15 @@ from placer.rules.splits.own_orders import Facts, Orders, Sorted
 
 _OPAQUE = TARGET.replace("::", ".")
 Place = tuple[int, int]
+# Ops whose whole numbers are sizes, or ends of what is taken: those of a piece follow its rows.
+SIZED = frozenset(
+    (
+        "view", "reshape", "_unsafe_view", "expand", "flatten", "unflatten", "repeat", "tile", "repeat_interleave",
+        "broadcast_to", "zeros", "ones", "full", "empty", "rand", "randn", "randint", "new_zeros", "new_ones",
+        "new_full", "new_empty", "arange", "linspace", "slice", "narrow", "split", "split_with_sizes", "chunk", "eye",
+        "resize", "as_strided", "sym_size", "slice_scatter", "constant_pad_nd",
+    )
+)  # fmt: skip
 # The block of a sort while its own block is walked through.
 HERE = -2
 
@@ -172,6 +182,9 @@ def _class_rows(
 def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], orders: Orders, number: int) -> PieceResult:
     if op.target.startswith(_OPAQUE) or (op.inputs and not op.arguments):
         return _opaque_rows(op, given)
+    uneven = _uneven(op)
+    if uneven and not any(isinstance(value.lay, Mixed) for value in given):
+        return PieceResult(values=tuple(PieceValue(Mixed(_told(op, uneven))) for _ in op.outputs))
     call = call_of(block_class, op, MARKED_ROWS)
     sorted_rows = orders.follow(op, call, number)
     if op.target in KEYED or (op.kind == "random" and split_rule(call) is None and row_rule(call) is None):
@@ -186,6 +199,16 @@ def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], orders: O
         for value in found.values
     )
     return PieceResult(values=values, op=found.op)
+
+
+def _uneven(op: Op) -> str:
+    """Why a piece that counts its own rows has something else than the batch: a size of rows and some more, or their
+    number where it is no size; "" where neither is so."""
+    if any(size.per_row and size.fixed for out in op.outputs for size in out.shape):
+        return "has some more or fewer numbers than a multiple of the rows"
+    if re.search(r"\brows\b", op.arguments) and op.target.split(".")[1].rstrip("_") not in SIZED:
+        return "takes the number of rows for a place or a count, and a piece has fewer"
+    return ""
 
 
 def _drawn_rows(op: Op, given: list[PieceValue]) -> PieceResult:

@@ -29,7 +29,13 @@ def row_rule(call: Call) -> RowRule | None:
 
 def _first(call: Call, lays: Lays) -> list[Standing] | None:
     """Rows in dim 0 of all that has any, and of every result."""
-    return _as_results(call) if all(lay in (WHOLE, Cut(0)) for lay in lays) else None
+    return _as_results(call) if all(lay in (WHOLE, Cut(0)) for lay in lays) and _aligned(call, lays) else None
+
+
+def _aligned(call: Call, lays: Lays) -> bool:
+    """Whether rows meet their own where tensors of fewer dims are broadcast: `(rows, 1)` beside `(rows,)` does not."""
+    places = {len(one.shape) - lay.dim for one, lay in zip(call.tensors, lays, strict=False) if isinstance(lay, Cut)}
+    return len(places) < 2
 
 
 def _same_dim(barred: Callable[[Call], Sequence[Argument]]) -> RowRule:
@@ -41,7 +47,8 @@ def _same_dim(barred: Callable[[Call], Sequence[Argument]]) -> RowRule:
         cuts = {lay for lay in lays if lay is not WHOLE}
         only = next(iter(cuts)) if len(cuts) == 1 else None
         plain = isinstance(only, Cut) and not only.own and only.parts == 1
-        return _as_results(call) if isinstance(only, Cut) and plain and only.dim not in named else None
+        fits = isinstance(only, Cut) and plain and only.dim not in named and _aligned(call, lays)
+        return _as_results(call) if fits else None
 
     return rule
 
@@ -59,6 +66,9 @@ def _along(position: int, *default: int) -> RowRule:
 def _matrices(call: Call, lays: Lays) -> list[Standing] | None:
     """Functions of matrices: rows in a dim before the last two (of vectors beside them: before the last)."""
     rank = max(len(value.shape) for value in call.tensors)
+    solved = call.target.rpartition("::")[2].startswith("linalg_solve") and "triangular" not in call.target
+    if solved and lays[1] is WHOLE and len(call.tensors[1].shape) == rank - 1:
+        return None  # taken for a vector of each matrix where there are as many of them as it has rows
     for value, lay in zip(call.tensors, lays, strict=True):
         inner = 2 if len(value.shape) == rank else 1
         if lay is not WHOLE and not (isinstance(lay, Cut) and lay.parts == 1 and lay.dim < len(value.shape) - inner):
@@ -115,12 +125,19 @@ def _searched(call: Call, lays: Lays) -> list[Standing] | None:
 
 def _bucketed(call: Call, lays: Lays) -> list[Standing] | None:
     """`bucketize(values, bounds)`."""
+    if not isinstance(call.arguments[0], Value):
+        return None  # a number
     return [lays[0]] if isinstance(lays[0], Cut) and all(lay is WHOLE for lay in lays[1:]) else None
+
+
+def _filled_places(call: Call, lays: Lays) -> list[Standing] | None:
+    """`index_fill(x, dim, places, value)`: the same places of every row."""
+    return _along(1, -1)(call, lays) if all(lay is WHOLE for lay in lays[1:]) else None
 
 
 def _distances(call: Call, lays: Lays) -> list[Standing] | None:
     """`cdist(a, b)`: of the rows of a to something whole, or within each row."""
-    if len(call.tensor(0).shape) > 2:
+    if len(call.tensor(0).shape) > 2 or len(call.tensor(1).shape) > 2:
         return _first(call, lays)
     return [Cut(0)] if lays[0] == Cut(0) and lays[1] is WHOLE else None
 
@@ -149,7 +166,11 @@ def _losses(call: Call, lays: Lays) -> list[Standing] | None:
     """Losses of each row by its own: reduced they are a part. Of one dim some take all rows for one vector."""
     vectors = _OF_VECTORS.get(call.target.rpartition("::")[2], 0)
     together = any(lay == Cut(0) and len(one.shape) < 2 for lay, one in zip(lays[:vectors], call.tensors, strict=False))
-    if together or any(lay not in (WHOLE, Cut(0)) for lay in lays):
+    if (
+        together
+        or not _aligned(call, lays[:vectors] if vectors else lays)
+        or any(lay not in (WHOLE, Cut(0)) for lay in lays)
+    ):
         return None
     return [PARTIAL] if not call.outputs[0].shape else _as_results(call)
 
@@ -185,7 +206,8 @@ _RULES: Mapping[RowRule, str] = {
     _along(2, -2, -1): "fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 linalg_matrix_norm",
     _along(2, 1): "cosine_similarity",
     _along(2): "quantile nanquantile",
-    _along(1, -1): "logcumsumexp unfold mode index_fill",
+    _along(1, -1): "logcumsumexp unfold mode",
+    _filled_places: "index_fill",
     _along(1): "fft_fftshift fft_ifftshift",
     _matrices: "linalg_inv inverse linalg_inv_ex linalg_solve linalg_solve_ex linalg_cholesky linalg_cholesky_ex "
     "cholesky linalg_qr qr linalg_eigh linalg_eigvalsh linalg_svd svd linalg_svdvals linalg_det det linalg_slogdet "

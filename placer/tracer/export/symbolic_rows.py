@@ -2,7 +2,9 @@
 
 Exports are static (dim 0 is 3, then 5). Where an integer differs between them it is affine in rows, `fixed + per_row *
 rows`, and becomes a node that computes it from the first batched input. Sizes that are not affine are refused: a batch
-cut in two halves, because 3 and 5 rows give different remainders, and `rows * rows`, by a third export.
+cut in two halves, because 3 and 5 rows give different remainders, and `rows * rows`, by a third export. A last one at
+the rows of the batch itself finds what only grows unevenly there: a quarter of the rows, rounded; pieces of seven; a
+branch on more than 64.
 """
 
 from __future__ import annotations
@@ -22,8 +24,13 @@ ROWS = (3, 5)
 THIRD = 6
 
 
-def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...]) -> Plain:
-    """The graph that `exported` gives at some rows, with its row-dependent sizes computed.
+class OtherRowsError(CaptureError):
+    """The model does for the rows of the batch something else than for others."""
+
+
+def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], rows: int) -> Plain:
+    """The graph that `exported` gives at some rows, with its row-dependent sizes computed; it is that of a batch of
+    `rows` rows.
 
     Without inputs that have rows both are of one size, and nothing may differ. Raises CaptureError where the graphs
     differ otherwise.
@@ -36,6 +43,8 @@ def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...]) ->
         third = exported(THIRD)
         for (first, second), (_, more) in zip(pairs, _paired(at_first.graph, third.graph), strict=True):
             _require_affine(first, second, more)
+    if batched_inputs and rows not in ROWS:
+        _require_same_at(rows, pairs, exported(rows))
     for first, second in pairs:
         first.args = lifter.merge(first.args, second.args, first)  # type: ignore[assignment]
         first.kwargs = lifter.merge(first.kwargs, second.kwargs, first)  # type: ignore[assignment]
@@ -51,6 +60,27 @@ def _require_same_constants(first: Plain, second: Plain) -> None:
                 f"the model makes the constant tensor {name} of the number of rows: it is another one for {ROWS[0]} "
                 f"rows than for {ROWS[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
             )
+
+
+def _require_same_at(rows: int, pairs: list[tuple[fx.Node, fx.Node]], found: Plain) -> None:
+    """What the ops of two exports give for `rows` rows is what an export at those has."""
+    try:
+        at_rows = [other for _, other in _paired(pairs[0][0].graph, found.graph, (ROWS[0], rows))]
+    except CaptureError as error:
+        raise OtherRowsError(str(error)) from None
+    for (first, second), other in zip(pairs, at_rows, strict=True):
+        leaves = (_pytree.tree_leaves((node.args, node.kwargs)) for node in (first, second, other))
+        for a, b, c in zip(*leaves, strict=False):
+            if type(a) is int and type(b) is int:
+                same = type(c) is int and (b - a) * (rows - ROWS[0]) == (c - a) * (ROWS[1] - ROWS[0])
+            else:
+                same = isinstance(a, fx.Node) or a == c or repr(a) == repr(c)
+            if not same:
+                raise OtherRowsError(
+                    f"{target_name(first)} at {first.meta.get('source', '')} uses {a} and {b} for {ROWS[0]} and "
+                    f"{ROWS[1]} rows and {c} for {rows}: it does not grow evenly with the rows; make it independent of "
+                    "their number"
+                )
 
 
 def _integers(node: fx.Node) -> list[int]:
@@ -153,7 +183,7 @@ def _told(node: fx.Node) -> str:
     return f"{target_name(node)} at {node.meta.get('source') or 'an unknown line'}"
 
 
-def _paired(first: fx.Graph, second: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
+def _paired(first: fx.Graph, second: fx.Graph, rows: tuple[int, int] = ROWS) -> Iterator[tuple[fx.Node, fx.Node]]:
     ours, theirs = list(first.nodes), list(second.nodes)
     twin: dict[fx.Node, fx.Node] = {}
     for a, b in zip(ours, theirs, strict=False):
@@ -161,13 +191,13 @@ def _paired(first: fx.Graph, second: fx.Graph) -> Iterator[tuple[fx.Node, fx.Nod
         same = a.op == b.op and a.target == b.target
         if not same or [twin[x] for x in a.all_input_nodes] != list(b.all_input_nodes):
             raise CaptureError(
-                f"the model runs other operations for {ROWS[0]} rows than for {ROWS[1]}: {_told(a)} against "
+                f"the model runs other operations for {rows[0]} rows than for {rows[1]}: {_told(a)} against "
                 f"{_told(b)}; "
                 "make forward independent of the number of rows, of chance outside of torch and of how often it ran"
             )
     if len(ours) != len(theirs):
         raise CaptureError(
-            f"the model runs {len(ours)} operations for {ROWS[0]} rows and {len(theirs)} for {ROWS[1]}; "
+            f"the model runs {len(ours)} operations for {rows[0]} rows and {len(theirs)} for {rows[1]}; "
             "make forward independent of the number of rows"
         )
     return iter(list(zip(ours, theirs, strict=True)))

@@ -44,7 +44,8 @@ def _sums(given: Given, smoothing: float) -> tuple[torch.Tensor, torch.Tensor, t
     scores, ids = given.tensor(0), given.tensor(1) - given.place("start")
     largest = given.axis.all_reduce(scores.detach().amax(1), "max")
     mine = (ids >= 0) & (ids < scores.shape[1])
-    own = scores.gather(1, torch.where(mine, ids, 0).unsqueeze(1)).squeeze(1) * mine
+    found = scores.gather(1, torch.where(mine, ids, 0).unsqueeze(1)).squeeze(1)
+    own = torch.where(mine, found, 0.0)  # what stands for another rank's label may be no number to multiply
     parts = [(scores - largest.unsqueeze(1)).exp().sum(1), own, *([scores.sum(1)] if smoothing else [])]
     exponentials, label, *everything = total(torch.stack(parts), given.axis).unbind(0)
     return exponentials.log() + largest, label, everything[0] if everything else None

@@ -30,7 +30,7 @@ def vocabulary(given: Given) -> torch.Tensor:
     padding = int(given.number(2, "padding_idx", -1)) - given.place("start")
     local = given.replaced(1, "indices", torch.where(mine, ids, 0))
     rows = local.replaced(2, "padding_idx", padding if 0 <= padding < table.shape[0] else -1).called()
-    return rows * mine.unsqueeze(-1).to(rows.dtype)
+    return torch.where(mine.unsqueeze(-1), rows, 0.0)
 
 
 def attention_rows(given: Given) -> torch.Tensor:
