@@ -15,6 +15,7 @@ from placer.plans.plan import Plan
 from placer.plans.provenance import import_model
 from placer.program.lowering import lower
 from placer.program.ranks import connected_with, position_of_rank
+from placer.runtime.data_parallel.elementwise import require_elementwise
 from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.data_parallel.optimizer import OptimizerFactory, rank_updater
 from placer.runtime.data_parallel.relaxed_sync import (
@@ -58,8 +59,8 @@ def load(
     model: the model itself where the plan cannot rebuild it, or to start from its weights (the same on every rank; it
     is converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
     weights: a Hugging Face folder (safetensors) to start from; each rank reads the slices it holds.
-    optimizer: makes one from parameters instead of the settings' own; it must work element by element, as AdamW and
-    SGD do.
+    optimizer: makes one from parameters instead of the settings' own; where the plan cuts parameters (ops over devices,
+    ZeRO) it must work element by element, as AdamW and SGD do, which is tried: Adafactor, LAMB and Muon do not.
     capture: an earlier capture of the same model in the same precision, to save its time.
     checked: the caller has found the plan legal already, which takes long for each rank of its own.
     timeout_seconds: no communication waits longer.
@@ -74,6 +75,8 @@ def load(
         legality.require(plan)
     require_replicas(plan, synchrony)
     require_compilable(plan, compile)
+    if optimizer is not None:
+        require_elementwise(plan, optimizer)
     timeout_seconds = patience(timeout_seconds, compile)
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)

@@ -22,6 +22,9 @@ from placer.runtime.weights.deferred_init import DeferredInit
 from placer.runtime.weights.hf_folder import pretrained
 from placer.runtime.weights.rank_weights import Box, ModelInMemory, Replayed, Source
 
+# The complex type of as many bits a number.
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+
 
 @dataclass(frozen=True, kw_only=True)
 class MetaModel:
@@ -92,7 +95,26 @@ def _same(plan: Plan, model: nn.Module) -> nn.Module:
 
 
 def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
-    return model.to(device=device, dtype=PRECISIONS[plan.settings.precision]).train()
+    return _cast(model, device, PRECISIONS[plan.settings.precision]).train()
+
+
+def _cast(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The model in `dtype` on `device`; complex tensors in the complex type of as many bits, as `to` would cut off
+    their imaginary parts. Raises UsageError where there is none."""
+    complexes = [name for name, one in (*model.named_parameters(), *model.named_buffers()) if one.is_complex()]
+    if not complexes:
+        return model.to(device=device, dtype=dtype)
+    if dtype not in COMPLEX:
+        raise UsageError(
+            f"the model's {complexes[0]} is complex, and torch has no complex type that layers of {dtype} go with; "
+            "plan with --precision float32, float64 or bfloat16-autocast"
+        )
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        kind = COMPLEX[dtype] if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(device=device, dtype=kind)
+
+    return model._apply(moved)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -10,6 +10,7 @@ from examples.parity.zoo.models import (
     buffers,
     contrastive,
     convolutions,
+    counted_rows,
     criteria,
     forms,
     layers,
@@ -67,7 +68,7 @@ _FILES = {
     9: (
         alike_blocks, autocast_regions, auxiliary_losses, batch_losses, hooks, inner_gradients, kept_numbers,
         kept_tensors, merged_rows, own_backward, passed_numbers, picked_rows, plain_constants, ragged_losses,
-        shifted_rows, sizes, weights, wrapped_parts, routed,
+        shifted_rows, sizes, weights, wrapped_parts, routed, counted_rows,
     ),
 }  # fmt: skip
 ENTRIES = tuple(

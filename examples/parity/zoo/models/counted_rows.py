@@ -1,0 +1,144 @@
+"""Family 9: models that reckon with the number of rows, and rows that meet columns by broadcasting.
+
+A reader of the rules wrote these: an export at 3 and at 5 rows tells nothing of a quarter of the rows, rounded, nor of
+what begins at 7; and a piece of the batch has fewer rows to count.
+"""
+# ruff: noqa: D102
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from examples.parity.zoo.entry import entry
+
+
+class Counted(nn.Module):
+    """A class of each row; `met` is what its features meet."""
+
+    def __init__(self, classes: int = 4) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, classes)
+        self.norm, self.table = nn.BatchNorm1d(16), nn.Parameter(torch.randn(16, 16))
+
+    def met(self, h: Tensor) -> Tensor:
+        """The features that are classified."""
+        return h
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self.last(self.met(torch.tanh(self.first(x)))), y)
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        """What the scores lose."""
+        return functional.cross_entropy(scores, y)
+
+
+class HardestRows(Counted):
+    """The quarter of the rows that lose most (online hard example mining)."""
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        each = functional.cross_entropy(scores, y, reduction="none")
+        return each.topk(max(1, int(0.25 * y.shape[0])))[0].mean()
+
+
+class GhostNorm(Counted):
+    """Batch norm of pieces of at most seven rows (arXiv:1705.08741)."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return torch.cat([self.norm(part) for part in h.chunk(math.ceil(h.shape[0] / 7))])
+
+
+class Pieces(Counted):
+    """Rows seven at a time."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return torch.cat([torch.sin(part) for part in h.split(7)])  # type: ignore[no-untyped-call]
+
+
+class ManyRows(Counted):
+    """Something else for more than six rows."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return h * 2 if h.shape[0] > 6 else h
+
+
+class AtMostSeven(Counted):
+    """A mean over at most seven."""
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        return scores.pow(2).sum() / min(scores.shape[0], 7)
+
+
+class OneFewer(Counted):
+    """The unbiased mean of squares, counted with a tensor."""
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        return scores.pow(2).sum() / torch.ones(scores.shape[0] - 1, dtype=scores.dtype).sum()
+
+
+class TableOfRows(Counted):
+    """Scores against one more entry of a table than there are rows."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return h + (h @ self.table[: h.shape[0] + 1].T).logsumexp(1, keepdim=True)
+
+
+class PlaceOfCount(Counted):
+    """The entry of a table whose number is that of the rows."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return h - self.table[h.shape[0]]
+
+
+class RolledByCount(Counted):
+    """Features rolled by the number of rows."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return h * h.roll(h.shape[0], 1)
+
+
+class Suppressed(Counted):
+    """A class that is never told."""
+
+    def __init__(self) -> None:
+        super().__init__(512)
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        scores = scores.clone()
+        scores[:, 0] = -math.inf
+        return functional.cross_entropy(scores, y * 100 + 3)
+
+
+class ColumnPoisson(Counted):
+    """A column of rates beside a row of counts: every rate meets every count."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        return functional.poisson_nll_loss(scores, y.to(scores.dtype))
+
+
+class FilledByLabels(Counted):
+    """Columns that any row's label names are filled in all rows."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return h.index_fill(1, h.detach().argmax(1), 0.0)
+
+
+class SolvedShared(Counted):
+    """A matrix of each row, and one right-hand side that all share."""
+
+    def met(self, h: Tensor) -> Tensor:
+        matrices = h.view(-1, 4, 4) + 3 * torch.eye(4, dtype=h.dtype)
+        return torch.linalg.solve(matrices, self.table[:4, :4]).flatten(1)
+
+
+_ENTRIES = (
+    HardestRows, GhostNorm, Pieces, ManyRows, AtMostSeven, OneFewer, TableOfRows, PlaceOfCount, RolledByCount,
+    Suppressed, ColumnPoisson, FilledByLabels, SolvedShared,
+)  # fmt: skip
+ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)

@@ -1,0 +1,105 @@
+"""What a run does to tensors of its own accord is what the user's would be: optimizers on pieces, complex numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from examples.parity.cases import Case, plan_of
+from execute_plans import tiny_plan
+from placer.errors import UsageError
+from placer.plans.plan import Plan
+from placer.plans.settings import RunSettings
+from placer.runtime.data_parallel.elementwise import require_elementwise
+from placer.runtime.data_parallel.optimizer import OptimizerFactory
+from placer.runtime.weights.meta_model import meta_model
+
+WHOLE = tiny_plan(2, 1)
+SHARDED = tiny_plan(2, 1, sharding="parameters")
+UPDATED_IN_PARTS = tiny_plan(2, 1, sharding="optimizer")
+
+
+class LayerNormed(torch.optim.Optimizer):
+    """Steps of the length of the tensor they move, as LAMB's and LARS's."""
+
+    def __init__(self, parameters: object) -> None:
+        super().__init__(parameters, {"lr": 0.1})  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One of them."""
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.add_(one.grad, alpha=-0.1 * float(one.norm() / one.grad.norm()))
+
+
+ELEMENT_BY_ELEMENT: dict[str, OptimizerFactory] = {
+    "sgd": lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9, nesterov=True),
+    "adam": lambda given: torch.optim.AdamW(given, amsgrad=True),
+    "rmsprop": lambda given: torch.optim.RMSprop(given, centered=True, momentum=0.5),
+    "rprop": lambda given: torch.optim.Rprop(given),
+    "adagrad": lambda given: torch.optim.Adagrad(given),
+    "nadam": lambda given: torch.optim.NAdam(given),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENT_BY_ELEMENT)
+@pytest.mark.parametrize("plan", [WHOLE, SHARDED, UPDATED_IN_PARTS], ids=["whole", "sharded", "in parts"])
+def test_what_moves_each_number_by_itself_goes_with_every_plan(name: str, plan: Plan) -> None:
+    require_elementwise(plan, ELEMENT_BY_ELEMENT[name])
+
+
+@pytest.mark.parametrize("make", [LayerNormed, torch.optim.Adafactor], ids=["norms", "adafactor"])
+def test_what_looks_at_whole_tensors_is_refused_where_they_are_cut(make: Callable[..., torch.optim.Optimizer]) -> None:
+    require_elementwise(WHOLE, make)
+    for plan in (SHARDED, UPDATED_IN_PARTS):
+        with pytest.raises(UsageError, match=r"moves halves of a tensor otherwise than the whole .* shard="):
+            require_elementwise(plan, make)
+
+
+def test_a_factory_that_knows_its_own_parameters_only_is_taken_at_its_word() -> None:
+    names = ["weight"] * 40
+
+    def make(given: object) -> torch.optim.Optimizer:
+        parameters = list(given)  # type: ignore[call-overload]
+        return torch.optim.SGD([{"params": [parameters[at]], "lr": 0.1} for at in range(len(names))])
+
+    require_elementwise(SHARDED, make)
+
+
+class Spectrum(nn.Module):
+    """Complex weights of a signal's frequencies, and a complex buffer."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+        self.register_buffer("scale", torch.full((5,), 1 + 0.5j, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The loss of what is filtered."""
+        met = torch.fft.irfft(torch.fft.rfft(x) * self.weight * self.scale, n=8)
+        return nn.functional.mse_loss(met, y)
+
+
+@pytest.mark.parametrize(
+    ("precision", "kept"), [("float32", torch.complex64), ("float64", torch.complex128), ("bfloat16", None)]
+)
+def test_complex_tensors_keep_their_imaginary_parts(precision: str, kept: torch.dtype | None) -> None:
+    case = Case(model="test_elementwise:Spectrum", shapes=(("x", (8, 8)), ("y", (8, 8))))
+    plan = replace(plan_of(case), settings=RunSettings(precision=precision))  # type: ignore[arg-type]
+    model = Spectrum()
+    given = {name: one.detach().clone() for name, one in (*model.named_parameters(), *model.named_buffers())}
+    if kept is None:
+        with pytest.raises(UsageError, match=r"the model's weight is complex, and torch has no complex type"):
+            meta_model(plan, model, torch.device("cpu"))
+        return
+    found = meta_model(plan, model, torch.device("cpu")).model
+    for name, one in (*found.named_parameters(), *found.named_buffers()):
+        assert one.dtype == kept
+        assert torch.equal(one.detach(), given[name].to(kept))
