@@ -57,6 +57,9 @@ class _StepState:
     feeds: tuple[Microbatch, ...]
     update: Callable[[], None] | None
     passes: dict[_Where, _Pass] = field(default_factory=dict)
+    #: Forwards that ran, and values of stages whose backward is done for those of this rank that read them later.
+    forwarded: set[_Where] = field(default_factory=set)
+    left: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
     receiving: dict[tuple[str, int, int], list[Receiving]] = field(default_factory=dict)
     values: dict[_Which, torch.Tensor] = field(default_factory=dict)
     gradients: dict[_Which, torch.Tensor] = field(default_factory=dict)
@@ -165,6 +168,7 @@ class Interpreter:
     def _forward(self, step: _StepState, action: Action) -> None:
         stage, microbatch = action.stage, action.microbatch
         feed, replica = step.feeds[microbatch], self.replicas[stage]
+        step.forwarded.add((stage, microbatch))
         self._collect(step, "activation", stage, microbatch, step.values)
         if feed.ghost and not self._ghosts:
             return
@@ -185,7 +189,9 @@ class Interpreter:
         """A value of an earlier stage, cut off from the autograd graph there."""
         home = self.home[name]
         if home in self.replicas:
-            made = step.passes[home, microbatch].outputs[name]
+            found = step.passes.get((home, microbatch))
+            known = {} if found is None else found.outputs
+            made = known[name] if name in known else step.left[microbatch, name]
             return made.detach().requires_grad_(made.requires_grad and step.training)
         feed = step.feeds[microbatch]
         shape = self.shapes(feed.mode.rows, stage)[name]
@@ -215,6 +221,7 @@ class Interpreter:
             replica.before_backward(action == self._last[stage])
             roots, gradients = self._roots(step, stage, microbatch, found)
             leaves = [leaf for leaf in found.leaves.values() if leaf.requires_grad]
+            self._leave(step, microbatch, found)
             with giving_zeros(roots) if found.ghost else nullcontext():
                 if action.kind == "B":
                     if roots:
@@ -225,6 +232,14 @@ class Interpreter:
                     found.outputs = {}
         if not found.ghost:
             self._return_gradients(step, stage, microbatch, found.leaves)
+
+    def _leave(self, step: _StepState, microbatch: int, found: _Pass) -> None:
+        """Keep what stages of this rank have yet to read: of what has no gradient, as the values of frozen layers, no
+        backward waits for its readers."""
+        later = [one.stage.code for at, one in self.replicas.items() if (at, microbatch) not in step.forwarded]
+        read = {name for code in later for name in code.consumes}
+        for name in read & found.outputs.keys():
+            step.left[microbatch, name] = found.outputs[name]
 
     def _roots(
         self, step: _StepState, stage: int, microbatch: int, done: _Pass
