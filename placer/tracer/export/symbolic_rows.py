@@ -44,21 +44,23 @@ def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], ro
         for (first, second), (_, more) in zip(pairs, _paired(at_first.graph, third.graph), strict=True):
             _require_affine(first, second, more)
     if batched_inputs and rows not in ROWS:
-        _require_same_at(rows, pairs, exported(rows))
+        at_rows = exported(rows)
+        _require_same_at(rows, pairs, at_rows)
+        _require_same_constants(at_first, at_rows, (ROWS[0], rows))
     for first, second in pairs:
         first.args = lifter.merge(first.args, second.args, first)  # type: ignore[assignment]
         first.kwargs = lifter.merge(first.kwargs, second.kwargs, first)  # type: ignore[assignment]
     return at_first
 
 
-def _require_same_constants(first: Plain, second: Plain) -> None:
+def _require_same_constants(first: Plain, second: Plain, rows: tuple[int, int] = ROWS) -> None:
     """Tensors that forward makes of numbers (`torch.tensor(x.shape[0])`) are the same for any rows."""
     for name in first.state.keys() & second.state.keys():
         one, other = first.state[name], second.state[name]
         if not (one.is_meta or other.is_meta or isinstance(one, nn.Parameter)) and not torch.equal(one, other):
-            raise CaptureError(
-                f"the model makes the constant tensor {name} of the number of rows: it is another one for {ROWS[0]} "
-                f"rows than for {ROWS[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
+            raise (CaptureError if rows == ROWS else OtherRowsError)(
+                f"the model makes the constant tensor {name} of the number of rows: it is another one for {rows[0]} "
+                f"rows than for {rows[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
             )
 
 
