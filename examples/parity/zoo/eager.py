@@ -78,7 +78,7 @@ def trained(
         with torch.autocast("cpu", torch.bfloat16) if rule.autocast else nullcontext():
             found = loss_of(model(**_taken(model, given)), given, loss)
         found.backward()  # type: ignore[no-untyped-call]  # torch does not type it
-        losses.append(float(found))
+        losses.append(float(found.detach()))
         gradients.append(_gradients(model))
         _update(masters, optimizer, rule.clip)
     after = _state(model)

@@ -115,10 +115,7 @@ def op_times(together: Together) -> tuple[OpTime, ...]:
     if together.device.type == "cuda" or together.later_than(HURRY):
         return ()
     together.progress("ops of a model")
-    found = []
-    for op in OPS:
-        found.append(OpTime(name=op.name, flops=op.flops, moved=op.moved, seconds=_seconds(together, op)))
-    return tuple(found)
+    return tuple(OpTime(name=op.name, flops=op.flops, moved=op.moved, seconds=_seconds(together, op)) for op in OPS)
 
 
 def _seconds(together: Together, op: TimedOp) -> tuple[float, float]:

@@ -77,7 +77,7 @@ def piece_result(
     """What a piece has of the results of `call` (at MARKED_ROWS rows), whose tensor arguments stand as `given`.
 
     repeatable: it draws no random number and writes nothing, nor counts rows. sorted_rows: it may be done on rows in an
-    order of the piece's own (`own_orders.facts`).
+    order of the piece's own (`own_orders.Orders`).
     """
     from_batch = repeatable and all(value.given for value in given)
     mixed = next((value.lay for value in given if isinstance(value.lay, Mixed)), None)

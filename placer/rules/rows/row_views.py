@@ -111,10 +111,8 @@ def indexed(call: Call, lays: Sequence[Standing]) -> Cut | None:
     own = lays[1 + tensors.index(lays[0].dim)]
     if not isinstance(own, RowNumbers) or own.step != 1 or own.of != call.tensor(0).shape[lays[0].dim]:
         return None
-    others = (lay for at, lay in enumerate(lays[1 : 1 + len(tensors)]) if tensors[at] != lays[0].dim)
+    # Other indices, and what is written, are the same for all rows, or each row's own.
+    others = [lay for at, lay in enumerate(lays[1:]) if at >= len(tensors) or tensors[at] != lays[0].dim]
     if not all(lay is WHOLE or (isinstance(lay, Cut) and lay == Cut(lay.dim)) for lay in others):
-        return None
-    # What is written is the same for all rows, or each row's own.
-    if not all(lay is WHOLE or (isinstance(lay, Cut) and lay == Cut(lay.dim)) for lay in lays[1 + len(tensors) :]):
         return None
     return Cut(row_dims(call.outputs[0].shape)[0])
