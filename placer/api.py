@@ -22,7 +22,7 @@ from placer.io.usercode import reference_of
 from placer.io.versions import versions
 from placer.plans.ledger import Ledger
 from placer.plans.plan import SEEDS, Asked, Plan
-from placer.plans.settings import RunSettings
+from placer.plans.settings import Precision, RunSettings
 from placer.rules.opaque import OpaqueCost
 from placer.search.asked import Budget, budget_of, parse_pins, pin_texts
 from placer.search.judge import solve_with
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 def capture(
     model: object, *, batch: BatchLike = None, loss_fn: LossFunction | None = None, devices: int = 1,
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (), granularity: Granularity = "block",
+    precision: Precision | None = None,
 ) -> Graph:  # fmt: skip
     """The immutable Graph of `model`: no weights, no GPU.
 
@@ -49,12 +50,16 @@ def capture(
     opaque: submodules that are not looked into (`["router"]`), with what they cost where that is known
     (`{"router": OpaqueCost(seconds=1e-4)}`); those that cannot be exported are found and noted.
     granularity: what is placed whole: "block", a layer or what stands for one, or "op", a single operator.
+    precision: of the runs that the graph is for, as in RunSettings; None for the types that the model has.
     Raises CaptureError naming the source line.
     """
     from placer import tracer
 
     require_buildable(model)
-    return tracer.capture(model, batch=batch, loss_fn=loss_fn, devices=devices, opaque=opaque, granularity=granularity)
+    return tracer.capture(
+        model, batch=batch, loss_fn=loss_fn, devices=devices, opaque=opaque, granularity=granularity,
+        precision=precision,
+    )  # fmt: skip
 
 
 def plan(
@@ -119,8 +124,9 @@ def problem(
     resolved = tracer.resolve(model)
     loss = reference_of(loss_fn, "the loss") if loss_fn else ""
     graph = tracer.capture(
-        resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size, opaque=opaque, granularity=granularity
-    )
+        resolved, batch=batch, loss_fn=loss_fn, devices=cluster.size, opaque=opaque, granularity=granularity,
+        precision=settings.precision,
+    )  # fmt: skip
     for note in graph.notes:
         print(f"placer: {note}", file=sys.stderr)
     _require_trainable(graph)
@@ -167,7 +173,8 @@ def _require_trainable(graph: Graph) -> None:
         raise UsageError(
             f"{graph.name} gives no loss for this batch, and a training step needs one; give the inputs from which the "
             "model computes its loss (labels), or a loss of your own: --loss package.module:function, a function of "
-            "(output, batch) that returns one number (loss_fn=function in Python)"
+            f"(output, batch) that returns one number (loss_fn=function in Python){graph.loss.why and '; '}"
+            f"{graph.loss.why}"
         )
     if not graph.parameter_bytes:
         raise UsageError(f"{graph.name} has no parameters: there is nothing to train and nothing to place")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import redirect_stderr
+import time
+from contextlib import redirect_stderr, suppress
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from placer.cli.commands.running import calibrate, demo, doctor, execute, verify
 from placer.cli.commands.sharing import compare, export, import_layout, launch, report
 from placer.cli.options import first_rank
 from placer.errors import PlacerError, UsageError
+from placer.io.files import write_text
 from placer.io.terminal import HarmlessStream, harmless
 from placer.io.versions import installed
 from placer.report.documents import error_document
@@ -86,6 +88,7 @@ def main() -> None:
             app()
     except PlacerError as error:
         _say(error)
+        _leave_to_launcher(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader (head, less) has enough; Python would complain again while flushing at exit.
@@ -101,3 +104,14 @@ def _say(error: PlacerError) -> None:
     if "--json" in sys.argv and first_rank():
         print(json.dumps(error_document(error), indent=1))
     print(f"placer{f' (rank {rank})' if rank else ''}: {harmless(str(error))}", file=sys.stderr)
+
+
+def _leave_to_launcher(error: PlacerError) -> None:
+    """The error where torchrun looks for it, which ends the other ranks before they say theirs (torch.distributed
+    .elastic.multiprocessing.errors: what it prints of the rank that failed first)."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path and "RANK" in os.environ:
+        text = harmless(str(error))
+        told = {"message": text, "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))}}
+        with suppress(PlacerError):
+            write_text(path, json.dumps({"message": told}))

@@ -6,6 +6,7 @@ A Graph keeps what the op was called with (`Op.arguments`), so that a rank's own
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import inf, nan
@@ -17,6 +18,8 @@ from placer.rules.calls import Argument, Call, Value
 
 #: The rows at hand, of which sizes are made, and those of the whole batch, which a model may reckon with.
 ROWS = ("rows", "global_rows")
+#: The highest power of a number of rows that an op reckons with (`placer.tracer.export.row_laws`).
+MOST_POWER = 2
 
 
 def call_of(block_class: BlockClass, op: Op, rows: int) -> Call:
@@ -86,9 +89,18 @@ def _argument(tree: ast.expr, values: Sequence[Value], rows: int) -> Argument:
             return _number(left, rows) + _number(right, rows)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return _number(left, rows) * _number(right, rows)
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            return _raised(float(_number(left, rows)), _number(right, rows))
     raise UsageError(
         f"a Graph's op has the argument {short(repr(ast.unparse(tree)))}, which says nothing; capture it again"
     )
+
+
+def _raised(number: float, power: float) -> float:
+    """A number of the rows of a batch to a power, as `placer.tracer.export.row_laws` makes them: both are small."""
+    if number <= 0 or abs(power) > MOST_POWER:
+        raise UsageError(f"a Graph's op reckons with {number} ** {power}, which says nothing; capture it again")
+    return math.pow(number, power)
 
 
 def _is_tensor(name: str) -> bool:

@@ -193,14 +193,13 @@ def predicted(
     sweep: Sweep, cell: Cell, problem: Problem, solve: Callable[[Problem, str], Plan],
     published: PublishedRow | None = None,
 ) -> Predicted:  # fmt: skip
-    """A cell by the sweep's strategy; `problem` is its model's on one device, `solve` searches it."""
+    """A cell by the sweep's strategy; `problem` is its model's on one device in its precision, `solve` searches it."""
     rows = problem.rows * cell.count
     wanted = replace(
         problem,
         graph=replace(problem.graph, rows=rows),
         rows=rows,
         cluster=cluster_of(sweep, cell),
-        settings=replace(problem.settings, precision=cell.precision),
     )
     try:
         return Predicted(cell=cell, plan=solve(wanted, sweep.strategy), published=published)

@@ -11,13 +11,13 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import fx, nn
 
 from placer.errors import CaptureError, UncapturableError
 from placer.graph import Granularity, Graph, Loss
+from placer.plans.settings import Precision
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.evaluation import evaluation_difference
@@ -36,6 +36,7 @@ from placer.tracer.graph_builder import assembled
 from placer.tracer.inputs.asked_by_model import passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
+from placer.tracer.inputs.casting import RUN_DTYPES, batch_in, copied_in
 from placer.tracer.inputs.models import resolve
 from placer.tracer.measure.meta_run import meta_like, played
 from placer.tracer.measure.op_facts import sampled
@@ -51,6 +52,7 @@ def capture(
     fold: bool = True,
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
     granularity: Granularity = "block",
+    precision: Precision | None = None,
 ) -> Graph:
     """The Graph of one training step's forward and loss, made without a GPU, and without weights where meta tensors do:
     a model that reads values as it is built, or constants that are no part of it, is captured with them on the CPU.
@@ -60,25 +62,34 @@ def capture(
     loss_fn(output, batch) gives the loss where the model has none. fold: export repeated layers once; the Graph is the
     same without. opaque: submodules that are not looked into, by name, with what they cost where that is known; where
     an export fails inside a submodule for what only running it can tell, that one is taken too, with a note.
-    granularity: whether layers, or single ops, are what is placed. Raises CaptureError with the model's source line.
+    granularity: whether layers, or single ops, are what is placed. precision: of the run, whose types weights and
+    floating inputs get (None: those they have). Raises CaptureError with the model's source line.
     """
     resolved = resolve(model)
     given = resolved.build("meta")
     require_plain_gradients(given)
-    built = on_meta(given)
+
+    def cast(one: nn.Module) -> nn.Module:
+        return one if precision is None else copied_in(one, RUN_DTYPES[precision])
+
+    built = cast(on_meta(given))
     _require_names(built)
     _require_python(built)
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
+    example = example if precision is None else batch_in(example, RUN_DTYPES[precision])
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
     parted: set[str] = set()
     source = Source(
         model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity, parted=parted,
-        fresh=lambda: on_meta(resolved.build("meta")),
+        fresh=lambda: cast(on_meta(resolved.build("meta"))),
     )  # fmt: skip
     try:
         graph = _with_opaque(source, fold)
     except MixedDevicesError:
-        fresh = partial(resolved.build, "cpu")
+
+        def fresh() -> nn.Module:
+            return cast(resolved.build("cpu"))
+
         graph = _with_opaque(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
     why = min(parted, default="")
     return replace(graph, evaluation=why, notes=(*graph.notes, *passed_over(built), *_of_evaluation(why)))

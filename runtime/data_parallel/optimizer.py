@@ -8,12 +8,14 @@ Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the wh
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.zero1 import Zero1
@@ -79,7 +81,7 @@ class Updater:
         self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in _SIXTEEN_BIT}
         #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
-        self.optimizer = make(self.updated.values()) if self.updated else None
+        self.optimizer = _steps_alone(make(self.updated.values())) if self.updated else None
 
     @torch.no_grad()  # of a DTensor its own rows are then there without a node of autograd for each
     def step(self, scale: float) -> None:
@@ -209,3 +211,14 @@ def clip_scale(norm: float, limit: float | None) -> float:
     """The factor for all gradients of a model whose gradient norm is `norm`; no number where that is none."""
     scale = 1.0 if limit is None else limit / (norm + CLIP_EPSILON)
     return 1.0 if scale > 1.0 else scale
+
+
+def _steps_alone(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer. Raises UsageError for one whose step computes the loss again (LBFGS)."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise UsageError(
+            f"{type(optimizer).__name__} wants to compute the loss again inside its step, which a run does not: a step "
+            "is one forward and one backward; give an optimizer whose step needs no closure"
+        )
+    return optimizer

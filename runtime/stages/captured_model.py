@@ -21,11 +21,7 @@ from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import MARKED_ROWS, rewrites
 from placer.runtime.stages.shapes import TensorMeta, shapes_of
-
-PRECISIONS = {
-    "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
-    "bfloat16-autocast": torch.float32,
-}  # fmt: skip
+from placer.tracer.inputs.casting import RUN_DTYPES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +142,7 @@ def _in_precision(plan: Plan) -> Graph:
 
 def run_dtype(plan: Plan, dtype: torch.dtype) -> torch.dtype:
     """`dtype`, or the precision's where it is a floating one."""
-    return PRECISIONS[plan.settings.precision] if dtype.is_floating_point else dtype
+    return RUN_DTYPES[plan.settings.precision] if dtype.is_floating_point else dtype
 
 
 def _without_memory(module: fx.GraphModule) -> fx.GraphModule:

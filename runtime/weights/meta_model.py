@@ -17,13 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from placer import tracer
 from placer.errors import PlacerError, StalePlanError, UsageError
 from placer.plans.plan import Plan
-from placer.runtime.stages.captured_model import PRECISIONS
 from placer.runtime.weights.deferred_init import DeferredInit
 from placer.runtime.weights.hf_folder import pretrained
 from placer.runtime.weights.rank_weights import Box, ModelInMemory, Replayed, Source
-
-# The complex type of as many bits a number.
-COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+from placer.tracer.inputs import casting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,32 +86,14 @@ def _rebuildable(plan: Plan) -> tracer.ResolvedModel:
 
 
 def _same(plan: Plan, model: nn.Module) -> nn.Module:
-    if plan.model.fingerprint and tracer.fingerprint(model) != plan.model.fingerprint:
+    imported = plan.model.reference.partition(":")[0] if plan.model.kind == "factory" else ""
+    if plan.model.fingerprint and tracer.fingerprint(model, imported) != plan.model.fingerprint:
         raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
     return model
 
 
 def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
-    return _cast(model, device, PRECISIONS[plan.settings.precision]).train()
-
-
-def _cast(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The model in `dtype` on `device`; complex tensors in the complex type of as many bits, as `to` would cut off
-    their imaginary parts. Raises UsageError where there is none."""
-    complexes = [name for name, one in (*model.named_parameters(), *model.named_buffers()) if one.is_complex()]
-    if not complexes:
-        return model.to(device=device, dtype=dtype)
-    if dtype not in COMPLEX:
-        raise UsageError(
-            f"the model's {complexes[0]} is complex, and torch has no complex type that layers of {dtype} go with; "
-            "plan with --precision float32, float64 or bfloat16-autocast"
-        )
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        kind = COMPLEX[dtype] if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(device=device, dtype=kind)
-
-    return model._apply(moved)  # type: ignore[no-any-return,no-untyped-call]
+    return casting.cast(model, device, casting.RUN_DTYPES[plan.settings.precision]).train()
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

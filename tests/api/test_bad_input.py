@@ -255,6 +255,20 @@ def test_more_or_fewer_ranks_than_the_plan_wants(
     assert said in ended.error
 
 
+def test_every_rank_leaves_its_error_to_torchrun(
+    placer: Command, made: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made.save("plan.json")
+    left = tmp_path / "error.json"
+    for name, value in {"RANK": "1", "WORLD_SIZE": "3", "TORCHELASTIC_ERROR_FILE": str(left)}.items():
+        monkeypatch.setenv(name, value)
+    assert placer("execute", "plan.json").code == 2
+    told = json.loads(left.read_text())["message"]
+    assert "wants 2 ranks, torchrun started 3" in told["message"]
+    # torchrun prints the second of them, and asks when it was.
+    assert told["extraInfo"]["py_callstack"] == told["message"] and int(told["extraInfo"]["timestamp"]) > 0
+
+
 def test_an_output_folder_that_is_missing(placer: Command) -> None:
     ended = placer("plan", "bad_models:tiny", "--cluster", "small.yaml", "--batch", "8x32", "-o", "nowhere/plan.json")
     assert ended.code == 2

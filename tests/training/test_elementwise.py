@@ -15,7 +15,7 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.elementwise import require_elementwise
-from placer.runtime.data_parallel.optimizer import OptimizerFactory
+from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater
 from placer.runtime.weights.meta_model import meta_model
 
 WHOLE = tiny_plan(2, 1)
@@ -69,6 +69,11 @@ def test_a_factory_that_knows_its_own_parameters_only_is_taken_at_its_word() -> 
         return torch.optim.SGD([{"params": [parameters[at]], "lr": 0.1} for at in range(len(names))])
 
     require_elementwise(SHARDED, make)
+
+
+def test_an_optimizer_that_computes_the_loss_again_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"LBFGS wants to compute the loss again"):
+        Updater({"weight": nn.Parameter(torch.ones(2))}, lambda given: torch.optim.LBFGS(given))
 
 
 class Spectrum(nn.Module):

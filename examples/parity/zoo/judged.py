@@ -7,7 +7,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 from torch import Tensor
@@ -107,10 +107,11 @@ def _cases(one: Entry, which: str, only: str, seed: int) -> Iterator[Waiting | J
     except Exception:
         yield Judged(entry=one, layout="eager", verdict="broken", told=traceback.format_exc(limit=-3))
         return
-    first = _planned(lambda: first_plan(one))
+    captured_in = cache(lambda precision: _planned(partial(first_plan, one, precision)))
     for layout in layouts(one, which):
         if only not in layout.name or not judge.runs(layout.precision):
             continue
+        first = captured_in(layout.precision)
         plan = _planned(partial(_prepared, first, layout)) if isinstance(first, Plan) else first
         if isinstance(plan, Plan):
             yield Waiting(judge=judge, layout=layout, plan=plan)

@@ -91,19 +91,18 @@ def layouts(one: Entry, which: str) -> Iterator[ZooLayout]:
             yield ZooLayout(name=f"{axis}=2", ranks=2, pins=(f"{axis}=2", "data=1", "pipeline=1"))
 
 
-def first_plan(one: Entry) -> Plan:
-    """The plan for one device; the model is captured here, once for all layouts."""
+def first_plan(one: Entry, precision: Precision) -> Plan:
+    """The plan for one device; the model is captured here, once for all layouts of a precision."""
     batch = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in one.made(0).items()}
     return planned(
-        one.reference, _processes(1), batch=batch, loss_fn=one.loss, settings=replace(one.settings, precision="float64")
+        one.reference, _processes(1), batch=batch, loss_fn=one.loss, settings=replace(one.settings, precision=precision)
     )
 
 
 def laid_out(first: Plan, layout: ZooLayout) -> Plan:
-    """The plan of the same model under `layout`. Raises PlacerError where placer has none."""
+    """The plan of the same model under `layout`, whose precision it has. Raises PlacerError where placer has none."""
     cluster = fast_links(layout.ranks) if layout.cuts else _processes(layout.ranks)
-    settings = replace(first.settings, precision=layout.precision)
-    found = replan(replace(first, settings=settings), cluster, pins=layout.pins)
+    found = replan(first, cluster, pins=layout.pins)
     return replace(found, microbatches=layout.microbatches) if layout.microbatches else found
 
 

@@ -2,15 +2,15 @@
 
 Exports are static (dim 0 is 3, then 5). Where an integer differs between them it is affine in rows, `fixed + per_row *
 rows`, and becomes a node that computes it from the first batched input. Sizes that are not affine are refused: a batch
-cut in two halves, because 3 and 5 rows give different remainders, and `rows * rows`, by a third export. A last one at
-the rows of the batch itself finds what only grows unevenly there: a quarter of the rows, rounded; pieces of seven; a
-branch on more than 64.
+cut in two halves, because 3 and 5 rows give different remainders, and `rows * rows`, by a third export. A number that
+an op reckons with may follow another law of the rows (`row_laws`): `1.0 / rows`. A last export at the rows of the batch
+itself finds what only grows unevenly there: a quarter of the rows, rounded; pieces of seven; a branch on more than 64.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import fx, nn
@@ -18,6 +18,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError
 from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.row_laws import RowLaw, law_of
 
 ROWS = (3, 5)
 # Of a third export where sizes have a fixed part: a square of the rows is 8 * rows - 15 at both of the others.
@@ -39,13 +40,14 @@ def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], ro
     _require_same_constants(at_first, at_second)
     lifter = _Lifter(at_first.graph, batched_inputs)
     pairs = list(_paired(at_first.graph, at_second.graph))
-    if any(fixed for one, other in pairs for fixed in _fixed_parts(one, other)):
+    if any(fixed for one, other in pairs for fixed in _fixed_parts(one, other)) or _other_numbers(pairs):
         third = exported(THIRD)
         for (first, second), (_, more) in zip(pairs, _paired(at_first.graph, third.graph), strict=True):
             _require_affine(first, second, more)
+            lifter.learn_laws(first, second, more)
     if batched_inputs and rows not in ROWS:
         at_rows = exported(rows)
-        _require_same_at(rows, pairs, at_rows)
+        _require_same_at(rows, pairs, at_rows, lifter.laws)
         _require_same_constants(at_first, at_rows, (ROWS[0], rows))
     for first, second in pairs:
         first.args = lifter.merge(first.args, second.args, first)  # type: ignore[assignment]
@@ -64,7 +66,9 @@ def _require_same_constants(first: Plain, second: Plain, rows: tuple[int, int] =
             )
 
 
-def _require_same_at(rows: int, pairs: list[tuple[fx.Node, fx.Node]], found: Plain) -> None:
+def _require_same_at(
+    rows: int, pairs: list[tuple[fx.Node, fx.Node]], found: Plain, laws: Mapping[tuple[float, float], RowLaw]
+) -> None:
     """What the ops of two exports give for `rows` rows is what an export at those has."""
     try:
         at_rows = [other for _, other in _paired(pairs[0][0].graph, found.graph, (ROWS[0], rows))]
@@ -75,6 +79,8 @@ def _require_same_at(rows: int, pairs: list[tuple[fx.Node, fx.Node]], found: Pla
         for a, b, c in zip(*leaves, strict=False):
             if type(a) is int and type(b) is int:
                 same = type(c) is int and (b - a) * (rows - ROWS[0]) == (c - a) * (ROWS[1] - ROWS[0])
+            elif type(a) is float and type(b) is float and (a, b) in laws:
+                same = laws[a, b].says(rows, c)
             else:
                 same = isinstance(a, fx.Node) or a == c or repr(a) == repr(c)
             if not same:
@@ -98,6 +104,16 @@ def _fixed_parts(first: fx.Node, second: fx.Node) -> Iterator[int]:
             yield a - (b - a) * ROWS[0] // (ROWS[1] - ROWS[0])
 
 
+def _other_numbers(pairs: list[tuple[fx.Node, fx.Node]]) -> bool:
+    """Whether an op reckons with a number that the rows change."""
+    leaves = ((_pytree.tree_leaves((node.args, node.kwargs)) for node in pair) for pair in pairs)
+    return any(
+        type(a) is float and type(b) is float and a != b and repr(a) != repr(b)
+        for first, second in leaves
+        for a, b in zip(first, second, strict=False)
+    )
+
+
 def _require_affine(first: fx.Node, second: fx.Node, third: fx.Node) -> None:
     for a, b, c in zip(_integers(first), _integers(second), _integers(third), strict=False):
         if (b - a) * (THIRD - ROWS[0]) != (c - a) * (ROWS[1] - ROWS[0]):
@@ -114,12 +130,17 @@ def is_size(node: fx.Node) -> bool:
 
 def counted_sizes(node: fx.Node) -> frozenset[fx.Node]:
     """The sizes that an op reckons with as numbers (`x / x.shape[0]`): for a piece they stay those of the batch."""
+    return frozenset(one for one in _numbers(node) if isinstance(one, fx.Node) and is_size(one))
+
+
+def _numbers(node: fx.Node) -> list[object]:
+    """The arguments that an op reckons with."""
     if not isinstance(node.target, torch._ops.OpOverload) or target_name(node) == "aten::arange":
-        return frozenset()  # its end says how many numbers there are
+        return []  # its end says how many numbers there are
     formal = node.target._schema.arguments
     given = [*zip((one.name for one in formal), node.args, strict=False), *node.kwargs.items()]
     numbers = {one.name for one in formal if _is_number(one.type)}
-    return frozenset(one for name, one in given if isinstance(one, fx.Node) and is_size(one) and name in numbers)
+    return [one for name, one in given if name in numbers]
 
 
 def _is_number(kind: torch.JitType) -> bool:
@@ -134,6 +155,15 @@ class _Lifter:
         self._made: dict[tuple[int, int], fx.Node] = {}
         self._rows: fx.Node | None = None
         self._last: fx.Node | None = None
+        self._by_law: dict[RowLaw, fx.Node] = {}
+        self.laws: dict[tuple[float, float], RowLaw] = {}
+
+    def learn_laws(self, first: fx.Node, second: fx.Node, third: fx.Node) -> None:
+        """The law of each number that an op reckons with and that differs between three exports."""
+        for known in zip(*map(_numbers, (first, second, third)), strict=False):
+            law = law_of(dict(zip((*ROWS, THIRD), known, strict=True)))
+            if law is not None and self._batched and known[0] != known[1]:
+                self.laws[known[:2]] = law
 
     def merge(self, first: object, second: object, node: fx.Node) -> object:
         """`first` with integers that differ from `second` replaced by size nodes."""
@@ -146,6 +176,8 @@ class _Lifter:
             return first
         if self._batched and type(first) is int and type(second) is int and first != second:
             return self._size(first, second, node)
+        if isinstance(first, float) and (first, second) in self.laws:
+            return self._number(self.laws[first, second])  # type: ignore[index]
         # nan differs from itself.
         if first != second and repr(first) != repr(second):
             raise _not_affine(node, first, second)
@@ -160,7 +192,17 @@ class _Lifter:
             self._made[key] = self._computed(*key)
         return self._made[key]
 
-    def _computed(self, fixed: int, per_row: int) -> fx.Node:
+    def _number(self, law: RowLaw) -> fx.Node:
+        if law not in self._by_law:
+            number = self._computed(law.fixed, law.per_row)
+            if law.power != 1:
+                number = self._insert(operator.pow, (number, law.power))
+            number = number if law.sign > 0 else self._insert(operator.neg, (number,))
+            number.meta["law"] = law
+            self._by_law[law] = number
+        return self._by_law[law]
+
+    def _computed(self, fixed: float, per_row: float) -> fx.Node:
         if self._rows is None:
             batched = next(n for n in self._graph.nodes if n.op == "placeholder" and n.target in self._batched)
             self._last = [n for n in self._graph.nodes if n.op == "placeholder"][-1]

@@ -81,9 +81,12 @@ def resolve(model: object) -> ResolvedModel:
     )
 
 
-def fingerprint(model: nn.Module) -> str:
-    """Identifies code names, shapes and configuration: the same model gives the same text, weights do not matter."""
-    parts = [f"{name} {_class_name(module)} {module.extra_repr()}" for name, module in model.named_modules()]
+def fingerprint(model: nn.Module, main: str = "") -> str:
+    """Identifies code names, shapes and configuration: the same model gives the same text, weights do not matter.
+
+    main: the name under which others import the module that is being run, whose own name is `__main__`.
+    """
+    parts = [f"{name} {_class_name(module, main)} {module.extra_repr()}" for name, module in model.named_modules()]
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parts.append(f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.requires_grad}")
     for name, tensor in model.named_buffers(remove_duplicate=False):
@@ -258,5 +261,6 @@ def _made_on(make: Callable[[], nn.Module], device: str | torch.device, seed: in
     return model
 
 
-def _class_name(module: nn.Module) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+def _class_name(module: nn.Module, main: str = "") -> str:
+    where = type(module).__module__
+    return f"{main if main and where == '__main__' else where}.{type(module).__qualname__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,12 +36,23 @@ def found_loss(graph: fx.Graph, facts: dict[fx.Node, Played]) -> FoundLoss:
     assert isinstance(results, (tuple, list))
     only = results[0] if len(results) == 1 else None
     if not isinstance(only, fx.Node) or facts[only].results[0].numel() != 1:
-        return FoundLoss(loss=Loss(reduction="none", why="the model gives no loss"))
+        return FoundLoss(loss=Loss(reduction="none", why=_no_loss(results, facts)))
     labelled = next((node for node in reversed(graph.nodes) if short_name(node) in _WITH_CLASSES), None)
     if labelled is None:
         return FoundLoss(loss=Loss(reduction="sum"), node=only)
     labels, ignored = _input_of(labelled.args[1]), _ignored(labelled)
     return FoundLoss(loss=Loss(reduction="sum", labels=labels, ignore_index=ignored if labels else None), node=only)
+
+
+def _no_loss(results: Sequence[object], facts: dict[fx.Node, Played]) -> str:
+    """Why there is none: several results, one of which may be it."""
+    numbers = [at for at, one in enumerate(results, 1) if isinstance(one, fx.Node) and not _shape(one, facts)]
+    if len(results) == 1 or len(numbers) != 1:
+        return ""
+    return (
+        f"it gives {len(results)} tensors, of which number {numbers[0]} is one number: where that is the loss, say so "
+        f"by a loss that takes it, as def loss(output, batch): return output[{numbers[0] - 1}]"
+    )
 
 
 def integer_bound(graph: fx.Graph, placeholder: fx.Node, facts: dict[fx.Node, Played]) -> int | None:

@@ -13,6 +13,7 @@ from placer.rules.calls import Argument, Call, MatrixProduct, Value, Work
 from placer.rules.opaque import TARGET, stated_seconds
 from placer.rules.registry import kind_of, rule_for
 from placer.tracer.export.cleaning import is_mutable, target_name
+from placer.tracer.export.row_laws import RowLaw
 from placer.tracer.export.symbolic_rows import counted_sizes
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.dim_names import Names, Shape, dim_names
@@ -93,6 +94,8 @@ def arguments_text(node: fx.Node, samples: Samples) -> str:
         if isinstance(argument, fx.Node):
             if argument in places:
                 return places[argument]
+            if "law" in argument.meta:
+                return _law_text(argument.meta["law"])
             return _affine_text(argument, samples, "global_rows" if argument in numbers else "rows")
         if isinstance(argument, (list, tuple)):
             return f"[{', '.join(text(part) for part in argument)}]"
@@ -116,6 +119,12 @@ def _affine_text(node: fx.Node, samples: Samples, rows: str) -> str:
         return str(size.fixed)
     rows = rows if size.per_row == 1 else f"{size.per_row}*{rows}"
     return f"{rows}+{size.fixed}" if size.fixed else rows
+
+
+def _law_text(law: RowLaw) -> str:
+    number = f"{law.per_row!r}*global_rows+{law.fixed!r}"
+    number = number if law.power == 1 else f"({number})**{law.power!r}"
+    return number if law.sign > 0 else f"-({number})"
 
 
 def tensors(node: fx.Node, samples: Samples) -> tuple[Tensor, ...]:

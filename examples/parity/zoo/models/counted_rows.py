@@ -137,8 +137,33 @@ class SolvedShared(Counted):
         return torch.linalg.solve(matrices, self.table[:4, :4]).flatten(1)
 
 
+class Reciprocal(Counted):
+    """A sum times one over the rows, a penalty over the square root of them, negative."""
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        summed = functional.cross_entropy(scores, y, reduction="sum")
+        return summed * (1.0 / y.shape[0]) - scores.tanh().sum() / -(y.shape[0] ** 0.5)
+
+
+class Unbiased(Counted):
+    """Features that are bounded by a share of the rows, scores that grow with them; a sum over one row fewer."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return h.clamp(max=2.0 / h.shape[0]) * (h.shape[0] / 3.0)
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(scores, y, reduction="sum") / (float(y.shape[0]) - 1.0)
+
+
+class Waving(Counted):
+    """A factor that no law of the rows gives."""
+
+    def met(self, h: Tensor) -> Tensor:
+        return h * math.sin(h.shape[0])
+
+
 _ENTRIES = (
     HardestRows, GhostNorm, Pieces, ManyRows, AtMostSeven, OneFewer, TableOfRows, PlaceOfCount, RolledByCount,
-    Suppressed, ColumnPoisson, FilledByLabels, SolvedShared,
+    Suppressed, ColumnPoisson, FilledByLabels, SolvedShared, Reciprocal, Unbiased, Waving,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)

@@ -63,8 +63,9 @@ class Growing:
         length = size if grown == "length" else self.length
         config = with_positions(built, size) if grown == "length" else with_depth(built, size)
         graph = capture(
-            config, batch=f"{self.asked.rows}x{length}", loss_fn=loss_function(self.loss), opaque=self.opaque
-        )
+            config, batch=f"{self.asked.rows}x{length}", loss_fn=loss_function(self.loss), opaque=self.opaque,
+            precision=self.asked.settings.precision,
+        )  # fmt: skip
         return replace(self.asked, graph=graph)
 
     @property

@@ -16,10 +16,10 @@ from placer.api import problem, solve
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError, require_extra
 from placer.io.files import require_writable, write_text
-from placer.plans.settings import RunSettings
+from placer.plans.settings import Precision, RunSettings
 from placer.report.sweep import sweep_csv, sweep_document, sweep_view
 from placer.search.problem import Problem
-from placer.search.sweep import Predicted, Sweep, predicted, read_published, read_sweep
+from placer.search.sweep import Cell, Predicted, Sweep, predicted, read_published, read_sweep
 
 
 def run(
@@ -60,18 +60,21 @@ def _chosen(sweep: Sweep, only: str | None) -> Sweep:
 
 def _predicted(sweep: Sweep, published: Sequence[str]) -> tuple[list[Predicted], int]:
     @cache
-    def captured(name: str) -> Problem:
+    def captured(name: str, precision: Precision) -> Problem:
         entry = sweep.models[name]
         return problem(
             entry.model, f"{next(iter(sweep.machines.values()))}x1", batch=entry.batch,
-            settings=RunSettings(optimizer=sweep.optimizer, batch_norm=sweep.batch_norm),
+            settings=RunSettings(precision=precision, optimizer=sweep.optimizer, batch_norm=sweep.batch_norm),
         )  # fmt: skip
 
+    def of(cell: Cell) -> Problem:
+        return captured(cell.model, cell.precision)
+
     if not published:
-        return [predicted(sweep, cell, captured(cell.model), solve) for cell in sweep.cells], 0
+        return [predicted(sweep, cell, of(cell), solve) for cell in sweep.cells], 0
     read = [read_published(path, sweep) for path in published]
     rows = [row for some, _ in read for row in some]
     if not rows:
         raise UsageError("no published row lies in the grid; give its models, machines and networks the rows' names")
-    found = [predicted(sweep, row.cell, captured(row.cell.model), solve, row) for row in rows]
+    found = [predicted(sweep, row.cell, of(row.cell), solve, row) for row in rows]
     return found, sum(left for _, left in read)

@@ -1,0 +1,140 @@
+"""A model that looks at its types is captured in those of the run, and runs as it does by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import placer
+from placer.errors import StalePlanError, UsageError
+from placer.plans.settings import Precision, RunSettings
+from placer.runtime import load
+
+LAYERS = 3
+ROWS = 8
+
+
+class Clamping(nn.Module):
+    """A residual layer that clamps in float16 (as T5's, BART's and Whisper's), and adds in float32 in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        added = torch.tanh(self.inner(h))
+        if added.dtype == torch.float16:
+            added = added.clamp(-0.25, 0.25)
+        if added.dtype == torch.bfloat16:
+            return (h.to(torch.float32) + added * 2).to(h.dtype)
+        return h + added
+
+
+class Typed(nn.Module):
+    """Some such layers and a loss in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Clamping() for _ in range(LAYERS))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch."""
+        for layer in self.layers:
+            x = layer(x)
+        return functional.cross_entropy(self.head(x).float(), labels)
+
+
+class Spun(nn.Module):
+    """A product with complex numbers that are learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.turns = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        turned: torch.Tensor = self.inner(x) * self.turns
+        return turned.abs().sum()
+
+
+def batch() -> dict[str, torch.Tensor]:
+    """The same each time."""
+    drawn = torch.Generator().manual_seed(3)
+    x = torch.randn(ROWS, 16, generator=drawn)
+    return {"x": x, "labels": torch.randint(4, (ROWS,), generator=drawn)}
+
+
+def plan_in(precision: Precision, *pins: str) -> placer.Plan:
+    return placer.plan(
+        "test_capture_precision:Typed", "localx1", batch=batch(), settings=RunSettings(precision=precision), pins=pins
+    )
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16", "float16"])
+def test_its_loss_is_that_of_the_model_in_the_precision_of_the_run(precision: Precision) -> None:
+    plan = plan_in(precision)
+    torch.manual_seed(plan.seed)
+    model = Typed().to(getattr(torch, precision))
+    given = batch()
+    with torch.no_grad():
+        expected = model(given["x"].to(model.head.weight.dtype), given["labels"])
+        otherwise = Typed.forward(model.double(), given["x"].double(), given["labels"])
+    found = load(plan).step({**given, "x": given["x"].to(getattr(torch, precision))})
+    assert found == pytest.approx(float(expected), rel=1e-6)
+    if precision in ("bfloat16", "float16"):
+        assert abs(found - float(otherwise)) > 1e-3, "the model does the same in float64: this test could not fail"
+
+
+def test_a_cast_is_priced_in_the_type_it_has_in_the_run() -> None:
+    graph = plan_in("bfloat16").graph
+    types = {one.dtype for kind in graph.classes for op in kind.ops for one in op.outputs}
+    assert {"bfloat16", "float32"} <= types and {one.tensor.dtype for one in graph.inputs} == {"bfloat16", "int64"}
+
+
+def test_the_model_given_keeps_its_type() -> None:
+    with torch.device("meta"):
+        model = Typed()
+    graph = placer.capture(model, batch=batch(), precision="float16")
+    assert {parameter.dtype for parameter in graph.parameters.values()} == {"float16"}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+class Run(Typed):
+    """The same model as the script that is run knows it."""
+
+
+Run.__name__ = Run.__qualname__ = "Typed"
+Run.__module__ = "__main__"
+
+
+def test_the_model_of_the_script_that_runs_is_that_of_its_module() -> None:
+    plan = plan_in("float32")
+    assert load(plan, Run()).step(batch()) > 0
+    with pytest.raises(StalePlanError, match="made for another model"):
+        load(plan, Spun())
+
+
+class Paired(Typed):
+    """Gives the loss after something else."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """What the loss is made of, and the loss."""
+        return x * 2, super().forward(x, labels)
+
+
+def test_a_loss_that_comes_second_is_asked_for() -> None:
+    with pytest.raises(UsageError, match=r"gives 2 tensors, of which number 2 is one number.*return output\[1\]"):
+        placer.plan(Paired(), "localx1", batch=batch())
+
+
+def test_complex_numbers_have_no_sixteen_bits() -> None:
+    shapes = {"x": (ROWS, 8)}
+    with pytest.raises(UsageError, match="turns is complex"):
+        placer.capture(Spun(), batch=shapes, precision="bfloat16")
+    graph = placer.capture(Spun(), batch=shapes, precision="float64")
+    assert graph.parameters["turns"].dtype == "complex128"
