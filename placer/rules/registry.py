@@ -261,7 +261,7 @@ def split_choices(call: Call, degree: int | None = None) -> tuple[Choice, ...]:
         return (whole(call),)
     try:
         ways = rule(call)
-    except (IndexError, TypeError, ValueError, AttributeError) as error:
+    except (IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UsageError(
             f"the split rule of {call.target} cannot read a call with {len(call.arguments)} arguments ({said(error)}); "
             "where the graph comes from a file plan again, where the rule is your own correct it"

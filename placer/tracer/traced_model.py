@@ -17,8 +17,10 @@ from placer.tracer.capturing import Captured, Source, captured, on_meta
 from placer.tracer.export.cleaning import Plain, own_state
 from placer.tracer.export.exporting import LossFunction, MixedDevicesError
 from placer.tracer.export.opaque import bind, parts_of
+from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.graph_builder import references
 from placer.tracer.inputs.batches import Batch, BatchInput, BatchLike, normalised
+from placer.tracer.lookups.lost_constants import lost, regained
 
 T = TypeVar("T")
 
@@ -42,8 +44,10 @@ class Traced:
 def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunction | None = None) -> Traced:
     """Trace a real model for execution, on the device it lies on, with a Graph's inputs or an example batch.
 
-    Raises StalePlanError where the model's graph differs from the one given: the model or its versions changed.
+    Raises StalePlanError where the model's graph differs from the one given: the model or its versions changed,
+    CaptureError where it cannot be captured.
     """
+    require_memory_apart(model)
     device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     if isinstance(graph_or_batch, Graph):
         example = _batch_of(graph_or_batch)
@@ -98,17 +102,18 @@ def _require_same(planned: Graph, found: Graph) -> None:
 def _captured(source: Source) -> Captured:
     """Captured on meta, as `capture` does, because models build other masks on other devices.
 
-    Where forward makes constant tensors on its inputs' device, their values are lost on meta: then on the real device,
-    and where it reads constants that are no part of the model and lie there.
+    Where forward makes constant tensors on its inputs' device, their values are lost on meta, and looked up on the real
+    device (`lost_constants`); there it is captured where it reads constants that are no part of the model.
     """
     try:
         found = captured(replace(source, model=on_meta(source.model), device="meta"))
     except MixedDevicesError:
         return captured(source)
-    own = own_state(source.model)
-    if any(tensor.is_meta for name, tensor in found.plain.state.items() if name not in own):
-        return captured(source)
-    return found
+    names = lost(found.plain, own_state(source.model))
+    if not names:
+        return found
+    real = captured(source)
+    return found if regained(found.plain, real.plain, names) else real
 
 
 def _runnable(plain: Plain, model: nn.Module, device: torch.device) -> fx.GraphModule:

@@ -1,50 +1,117 @@
-"""Whether an optimizer updates each number of a tensor by itself, as it must where a rank has only a piece of it."""
+"""Whether an optimizer moves each number by itself, as it must where a rank has some parameters, or pieces of them.
+
+    rows, columns    two optimizers with the halves of every parameter, cut along its first or its last dim
+    parameters       two optimizers with half of the parameters each
+against one that has all of them, on random gradients.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from placer.errors import UsageError
+from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.runtime.data_parallel.optimizer import OptimizerFactory
 
-# Steps of the trial, and by how much of a number's movement a piece may differ: states may have few bits.
-STEPS, TOLERANCE = 3, 1e-4
+# Steps of the trial, some more than a warm-up of rectified Adam (5), and by how much of a number's movement a piece may
+# differ: states may have few bits.
+STEPS, TOLERANCE = 12, 1e-4
+# Sizes of the first tensor of a shape, above those from which on optimizers keep sums of rows and columns (128 in
+# optax and timm), and of others like it.
+LARGEST, SMALL = 288, 4
+MOST_TENSORS = 512
+
+#: Which part of a tensor each of two optimizers has; None where it has nothing of it.
+_Share = Callable[[int, Tensor], Sequence[Tensor | None]]
 
 
 def require_elementwise(plan: Plan, make: OptimizerFactory) -> None:
-    """Raise UsageError where the plan cuts parameters and the optimizer moves halves of a tensor otherwise than the
-    whole; one that cannot be tried on a tensor of its own is taken at its word."""
-    kept = {stage.sharding for stage in plan.stages} - {"none"}
-    if not plan.layouts and not kept:
-        return
-    try:
-        off = _difference(make)
-    except Exception:
-        return
-    if off > TOLERANCE:
-        how = [*(f"shard={one}" for one in sorted(kept)), *(f"tensor={one.degree}" for one in plan.layouts)]
-        raise UsageError(
-            f"the optimizer moves halves of a tensor otherwise than the whole (by {off:.1%} of the movement), and the "
-            f"plan cuts parameters ({', '.join(dict.fromkeys(how))}): plan with --pin shard=none --pin tensor=1, or "
-            "give an optimizer that works element by element"
+    """Raise UsageError where ranks have parts of the parameters and the optimizer moves those otherwise than all
+    together; one that cannot be tried on tensors of its own is taken at its word."""
+    for why, share in _shares(plan):
+        try:
+            off = _difference(make, _begun(plan.graph), share)
+        except Exception:
+            continue
+        if off > TOLERANCE:
+            raise UsageError(
+                f"the optimizer moves {why} (by {off:.1%} of the movement), {_how(plan)}; or give an optimizer that "
+                "works element by element"
+            )
+
+
+def _shares(plan: Plan) -> Iterable[tuple[str, _Share]]:
+    """What ranks have of the parameters under a plan, each in words."""
+    count = len(_shapes(plan.graph))
+    if plan.layouts or {stage.sharding for stage in plan.stages} != {"none"}:
+        yield "halves of a tensor otherwise than the whole", lambda _, whole: _halves(whole, 0)
+    if plan.layouts:
+        yield "halves of a tensor otherwise than the whole", lambda _, whole: _halves(whole, -1)
+    if len(plan.stages) > 1:
+        yield (
+            "some parameters otherwise than beside the others",
+            lambda at, whole: (whole, None) if at < count // 2 else (None, whole),
         )
 
 
-def _difference(make: OptimizerFactory) -> float:
-    """The largest difference between a tensor's movement and that of its halves, by the largest movement."""
+def _how(plan: Plan) -> str:
+    kept = sorted({stage.sharding for stage in plan.stages} - {"none"})
+    how = [*(f"shard={one}" for one in kept), *(f"tensor={one.degree}" for one in plan.layouts)]
+    stages = len(plan.stages)
+    if not how:
+        return f"and the plan gives them to {stages} stages: plan with --pin pipeline=1"
+    whole = "--pin shard=none --pin tensor=1" + (" --pin pipeline=1" if stages > 1 else "")
+    return f"and the plan cuts parameters ({', '.join(dict.fromkeys(how))}): plan with {whole}"
+
+
+def _shapes(graph: Graph) -> list[tuple[int, ...]]:
+    """Those of the first parameters that learn, some as they are and others like them smaller; every dim can be cut."""
+    known: set[tuple[int, ...]] = set()
+    found: list[tuple[int, ...]] = []
+    learning = (one for one in graph.parameters.values() if one.trainable and not one.buffer)
+    for shape in [one.shape for one in learning][:MOST_TENSORS]:
+        most = SMALL if shape in known else LARGEST
+        known.add(shape)
+        found.append(tuple(max(2, min(size, most)) for size in shape))
+    return found
+
+
+def _begun(graph: Graph) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    begun = torch.randn(4, 6, generator=generator)
-    whole = nn.Parameter(begun.clone())
-    halves = [nn.Parameter(half.clone()) for half in begun.chunk(2)]
-    together, apart = make([whole]), make(halves)
+    return [torch.randn(shape, generator=generator) for shape in _shapes(graph)]
+
+
+def _halves(whole: Tensor, dim: int) -> Sequence[Tensor | None]:
+    return whole.chunk(2, dim) if whole.dim() else (whole, None)
+
+
+def _difference(make: OptimizerFactory, begun: Sequence[Tensor], share: _Share) -> float:
+    """The largest difference between what one optimizer makes of all tensors and two of their parts, by the largest
+    movement."""
+    together = [nn.Parameter(one.clone()) for one in begun]
+    parts = [list(share(at, one.clone())) for at, one in enumerate(begun)]
+    apart = [[None if one is None else nn.Parameter(one.contiguous()) for one in two] for two in parts]
+    sides = ([one for one in side if one is not None] for side in zip(*apart, strict=True))
+    optimizers = [make(together), *map(make, sides)]
+    generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
-        gradient = torch.randn(4, 6, generator=generator)
-        whole.grad = gradient.clone()
-        for half, part in zip(halves, gradient.chunk(2), strict=True):
-            half.grad = part.clone() * 1.0
-        together.step()
-        apart.step()
-    moved = (whole.detach() - begun).abs().max().item()
-    return (torch.cat([half.detach() for half in halves]) - whole.detach()).abs().max().item() / max(moved, 1e-30)
+        for at, (whole, two) in enumerate(zip(together, apart, strict=True)):
+            whole.grad = torch.randn(whole.shape, generator=generator)
+            for own, part in zip(two, share(at, whole.grad), strict=True):
+                if own is not None and part is not None:
+                    own.grad = part.clone(memory_format=torch.contiguous_format)
+        for optimizer in optimizers:
+            optimizer.step()
+    ends = [share(at, whole.detach()) for at, whole in enumerate(together)]
+    off = max(
+        (own.detach() - end).abs().max().item()
+        for two, those in zip(apart, ends, strict=True)
+        for own, end in zip(two, those, strict=True)
+        if own is not None and end is not None
+    )
+    moved = max((whole.detach() - one).abs().max().item() for whole, one in zip(together, begun, strict=True))
+    return off / max(moved, 1e-30)

@@ -60,7 +60,8 @@ def load(
     is converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
     weights: a Hugging Face folder (safetensors) to start from; each rank reads the slices it holds.
     optimizer: makes one from parameters instead of the settings' own; where the plan cuts parameters (ops over devices,
-    ZeRO) it must work element by element, as AdamW and SGD do, which is tried: Adafactor, LAMB and Muon do not.
+    ZeRO) or gives ranks some of them (stages), it must work element by element, as AdamW and SGD do, which is tried:
+    Adafactor, LAMB and Muon do not, nor does what clips by the norm of all.
     capture: an earlier capture of the same model in the same precision, to save its time.
     checked: the caller has found the plan legal already, which takes long for each rank of its own.
     timeout_seconds: no communication waits longer.

@@ -20,6 +20,7 @@ from placer.plans.plan import Plan
 from placer.runtime.weights.deferred_init import DeferredInit
 from placer.runtime.weights.hf_folder import pretrained
 from placer.runtime.weights.rank_weights import Box, ModelInMemory, Replayed, Source
+from placer.tracer.export.modes import as_built
 from placer.tracer.inputs import casting
 
 
@@ -93,7 +94,7 @@ def _same(plan: Plan, model: nn.Module) -> nn.Module:
 
 
 def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
-    return casting.cast(model, device, casting.RUN_DTYPES[plan.settings.precision]).train()
+    return as_built(casting.cast(model, device, casting.RUN_DTYPES[plan.settings.precision]))
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -53,6 +53,14 @@ def test_a_decoder_says_by_a_flag_what_is_hidden_and_repeats_no_keys() -> None:
     assert not [value for value in squares if [size.fixed for size in value.shape[-2:]] == [TOKENS, TOKENS]]
 
 
+def test_a_batch_of_millions_of_tokens_is_masked_as_a_small_one() -> None:
+    sizes = {"n_layer": 1, "n_embd": 32, "n_head": 4, "n_positions": 4096, "vocab_size": 64}
+    with torch.device("meta"):
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, use_cache=False))
+    graph = capture(model, batch={"input_ids": (2048, 4096), "labels": (2048, 4096)})
+    assert not masked(graph) and graph.loss.reduction == "sum" and graph.notes == ()
+
+
 def test_an_encoder_hides_nothing() -> None:
     with torch.device("meta"):
         model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
@@ -100,7 +108,7 @@ def test_only_what_is_made_of_constants_is_known() -> None:
     known, given = KnownValues(), torch.zeros(4, dtype=torch.int64)
     with known:
         made = torch.arange(4)[None].expand(2, 4) + 1
-        others = {"of an input": made + given, "drawn": torch.rand_like(made * 1.0), "large": torch.zeros(2**21)}
+        others = {"of an input": made + given, "drawn": torch.rand_like(made * 1.0), "large": torch.zeros(2**23)}
         assert known.say(made, _ends) is True
         assert {name: known.say(one, _ends) for name, one in others.items()} == dict.fromkeys(others)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,42 @@ def test_what_looks_at_whole_tensors_is_refused_where_they_are_cut(make: Callabl
     for plan in (SHARDED, UPDATED_IN_PARTS):
         with pytest.raises(UsageError, match=r"moves halves of a tensor otherwise than the whole .* shard="):
             require_elementwise(plan, make)
+
+
+class Clipping(torch.optim.SGD):
+    """Clips by the norm of all that it is given."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Clip, then step."""
+        torch.nn.utils.clip_grad_norm_([one for group in self.param_groups for one in group["params"]], 0.1)
+        super().step()
+
+
+class Late(LayerNormed):
+    """Plain for five steps."""
+
+    done = 0
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One of them."""
+        self.done += 1
+        if self.done > 5:
+            super().step()
+
+
+def by_order(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Later parameters learn faster, as layerwise rates have it."""
+    return torch.optim.SGD([{"params": [one], "lr": 0.1 * (1 + at)} for at, one in enumerate(given)])
+
+
+@pytest.mark.parametrize("make", [Clipping, Late, by_order, LayerNormed], ids=lambda make: str(make.__name__))
+@pytest.mark.parametrize("plan", [tiny_plan(2, 2), SHARDED], ids=["stages", "sharded"])
+def test_what_looks_at_other_parameters_is_refused_where_a_rank_has_some(make: OptimizerFactory, plan: Plan) -> None:
+    alone = plan.stages[0].sharding == "none" and make in (Late, LayerNormed)
+    refused = not alone and not (make is by_order and plan is SHARDED)
+    with pytest.raises(UsageError, match="moves") if refused else nullcontext():
+        require_elementwise(plan, make)
 
 
 def test_a_factory_that_knows_its_own_parameters_only_is_taken_at_its_word() -> None:

@@ -70,7 +70,7 @@ def _reduced(call: Call, position: int, *, summed: bool) -> Pattern:
     x = call.tensor(0).shape
     labels = numbered(x)
     given = integers(call.argument(position, "dim"))
-    dims = {dim % len(x) for dim in given} if given else set(range(len(x)))
+    dims = {dim % len(x) for dim in given} if given and x else set(range(len(x)))
     outputs = tuple(_left(labels, dims, len(out.shape) == len(x)) for out in call.outputs)
     inside = tuple(label for dim, label in enumerate(labels) if dim in dims and label)
     return Pattern(inputs=(labels,), outputs=outputs, summed=inside if summed else ())

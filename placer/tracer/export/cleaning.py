@@ -17,6 +17,7 @@ from torch.fx.node import Argument
 
 from placer.errors import CaptureError, UncapturableError
 from placer.rules.rows.draws import KEYED
+from placer.tracer.export import explicit
 from placer.tracer.export.constants import settle_constants
 from placer.tracer.export.exporting import Raw
 
@@ -156,20 +157,30 @@ class _Copier:
                 f"forward uses {node.target} at {_source(node)}, which placer cannot cut; "
                 "write it with plain tensor operations"
             )
-        made = self.graph.create_node(
-            "call_function",
-            node.target,
-            fx.map_arg(node.args, lambda argument: known[argument]),
-            fx.map_arg(node.kwargs, lambda argument: known[argument]),
-        )
-        stack = node.meta.get("nn_module_stack") or (around.meta.get("nn_module_stack") if around is not None else None)
-        made.meta["module"], made.meta["calls"] = _module_path(stack)
-        made.meta["around"] = isinstance(stack, dict) and len(stack) == 1  # what `Training` does around the model
-        made.meta["source"] = _source(node) or (_source(around) if around is not None else "")
+        dims = explicit.squeezed_dims(node)
+        if dims == ():
+            known[node] = known[first]  # type: ignore[index]
+            return
+        made = self._made(node, known, dims, around)
+        made.meta.update(_places_of(node, around))
         _require_dense(made)
         if any(argument in self._trained for argument in made.all_input_nodes):
             self._trained.add(made)
         known[node] = made
+
+    def _made(
+        self, node: fx.Node, known: dict[fx.Node, fx.Node], dims: tuple[int, ...] | None, around: fx.Node | None
+    ) -> fx.Node:
+        """The call of a node, told what it is to take from sizes and memory."""
+        given = fx.map_arg(node.args, known.__getitem__)
+        if dims:
+            return self.graph.call_function(explicit.squeeze_of(node), (given[0], list(dims)))
+        if explicit.must_lie_in_order(node, _source(node)):
+            laid = self.graph.call_function(torch.ops.aten.contiguous.default, given[:1])
+            laid.meta.update(_places_of(node, around))
+            given = (laid, *given[1:])
+        named = fx.map_arg(explicit.keywords(node), known.__getitem__)
+        return self.graph.create_node("call_function", node.target, given, named)
 
     def _attribute(self, module: fx.GraphModule, target: str) -> fx.Node:
         value = _attribute(module, target)
@@ -181,7 +192,7 @@ class _Copier:
         self._raw.wrapper.kept.require_unread(value)
         held = _attribute(self._raw.wrapper, target)
         name = self._names.get(id(held)) or self._constant(value)
-        kept = isinstance(held, torch.Tensor) or id(value) in self._raw.wrapper.kept.known
+        kept = isinstance(held, torch.Tensor) or self._raw.wrapper.kept.holds(value)
         if kept and name not in self._names.values():
             self.attributes.add(name)
         self.state.setdefault(name, value)
@@ -237,6 +248,18 @@ class _Copier:
         source = node.meta.get("source") or _source(region)
         made.meta.update(module=node.meta.get("module", module), source=source, calls=calls)
         return made
+
+
+def _places_of(node: fx.Node, around: fx.Node | None) -> dict[str, object]:
+    """Where a call stands: in which module, in which call of it, whether around the model, on which line."""
+    stack = node.meta.get("nn_module_stack") or (around.meta.get("nn_module_stack") if around is not None else None)
+    path, calls = _module_path(stack)
+    return {
+        "module": path,
+        "calls": calls,
+        "around": isinstance(stack, dict) and len(stack) == 1,  # what `Training` does around the model
+        "source": _source(node) or (_source(around) if around is not None else ""),
+    }
 
 
 def _require_dense(node: fx.Node) -> None:

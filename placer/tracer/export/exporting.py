@@ -24,9 +24,9 @@ from placer.errors import CaptureError, PlacerError, UncapturableError, UsageErr
 from placer.io.usercode import said, source_line
 from placer.tracer.export import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.foreign_draws import foreign_draws_refused
-from placer.tracer.export.kept_values import Kept, untouched
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
-from placer.tracer.export.module_state import state_written
+from placer.tracer.export.state.kept_values import Kept, untouched
+from placer.tracer.export.state.module_state import state_written
 from placer.tracer.export.unseen import unseen_refused
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.value_checks import values_unchecked

@@ -15,19 +15,34 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.errors import CaptureError
 from placer.io.usercode import is_of_users, is_own_module
-from placer.tracer.export.model_values import values_of
+from placer.tracer.export.state.model_values import values_of
+
+
+def as_built(model: nn.Module) -> nn.Module:
+    """The model in training; parts that were put in evaluation while it trains (a frozen batch norm) stay so."""
+    still = still_parts(model)
+    model.train()
+    for part in still.values():
+        part.training = False
+    return model
+
+
+def still_parts(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules in evaluation of a model in training, which is put in training whole where it is in evaluation."""
+    return {name: part for name, part in model.named_modules() if model.training and not part.training}
 
 
 @contextlib.contextmanager
 def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """In the body all modules of `model`, which holds the user's own, train, or none does. Raises CaptureError for an
+    """In the body the modules in `model`, the user's own, train (`as_built`), or none does. Raises CaptureError for an
     evaluation that changes more than that."""
     modes = {module: module.training for module in model.modules()}
     # Parts of a model (T5's decoder) have configurations of their own.
     configs = {id(config): config for config in (getattr(m, "config", None) for m in modes) if _caches(config)}
     try:
         if training:
-            model.train()
+            for part in model.children():
+                as_built(part)
         else:
             _evaluate(model)
         for config in configs.values():
@@ -83,7 +98,8 @@ def _evaluate(model: nn.Module) -> None:
         model.eval()
     after = values_of(model)
     moved = [name for name, one in after.tensors.items() if before.tensors.get(name) is not one]
-    changed = next(iter((*before.changed(after), *moved)), None)
+    switched = [name for name in before.changed(after) if name.rpartition(".")[2] != "training"]
+    changed = next(iter((*switched, *moved)), None)
     if changed is not None:
         raise CaptureError(f"train(False) changes {changed}, not the mode alone")
 

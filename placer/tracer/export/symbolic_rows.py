@@ -26,7 +26,7 @@ THIRD = 6
 
 
 class OtherRowsError(CaptureError):
-    """The model does for the rows of the batch something else than for others."""
+    """The model does for some numbers of rows something else than for others."""
 
 
 def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], rows: int) -> Plain:
@@ -60,7 +60,7 @@ def _require_same_constants(first: Plain, second: Plain, rows: tuple[int, int] =
     for name in first.state.keys() & second.state.keys():
         one, other = first.state[name], second.state[name]
         if not (one.is_meta or other.is_meta or isinstance(one, nn.Parameter)) and not torch.equal(one, other):
-            raise (CaptureError if rows == ROWS else OtherRowsError)(
+            raise OtherRowsError(
                 f"the model makes the constant tensor {name} of the number of rows: it is another one for {rows[0]} "
                 f"rows than for {rows[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
             )
@@ -117,7 +117,7 @@ def _other_numbers(pairs: list[tuple[fx.Node, fx.Node]]) -> bool:
 def _require_affine(first: fx.Node, second: fx.Node, third: fx.Node) -> None:
     for a, b, c in zip(_integers(first), _integers(second), _integers(third), strict=False):
         if (b - a) * (THIRD - ROWS[0]) != (c - a) * (ROWS[1] - ROWS[0]):
-            raise CaptureError(
+            raise OtherRowsError(
                 f"{target_name(first)} at {first.meta.get('source', '')} uses {a}, {b} and {c} for {ROWS[0]}, "
                 f"{ROWS[1]} and {THIRD} rows: it does not grow evenly with the rows; make it independent of them"
             )
@@ -234,21 +234,21 @@ def _paired(first: fx.Graph, second: fx.Graph, rows: tuple[int, int] = ROWS) -> 
         twin[a] = b
         same = a.op == b.op and a.target == b.target
         if not same or [twin[x] for x in a.all_input_nodes] != list(b.all_input_nodes):
-            raise CaptureError(
+            raise OtherRowsError(
                 f"the model runs other operations for {rows[0]} rows than for {rows[1]}: {_told(a)} against "
                 f"{_told(b)}; "
                 "make forward independent of the number of rows, of chance outside of torch and of how often it ran"
             )
     if len(ours) != len(theirs):
-        raise CaptureError(
+        raise OtherRowsError(
             f"the model runs {len(ours)} operations for {rows[0]} rows and {len(theirs)} for {rows[1]}; "
             "make forward independent of the number of rows"
         )
     return iter(list(zip(ours, theirs, strict=True)))
 
 
-def _not_affine(node: fx.Node, first: object, second: object) -> CaptureError:
-    return CaptureError(
+def _not_affine(node: fx.Node, first: object, second: object) -> OtherRowsError:
+    return OtherRowsError(
         f"{target_name(node)} at {node.meta.get('source', '')} uses {first} for {ROWS[0]} rows and {second} for "
         f"{ROWS[1]}: it does not grow evenly with the rows; make it independent of their number, of chance and of how "
         "often it ran"

@@ -33,6 +33,8 @@ _ELSEWHERE = (
 )
 
 
+# What a model asks to do otherwise where it is compiled or exported.
+_ASKING = ("is_compiling", "is_dynamo_compiling", "is_exporting")
 # What sets or reads the state of torch's generator.
 _SEEDING = ("manual_seed", "seed", "set_rng_state", "get_rng_state", "fork_rng")
 
@@ -65,6 +67,7 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         (nn.TransformerEncoder, "forward", _without_padding),
         (nn.init, "_no_grad_trunc_normal_", _drawn_without_values),
         *((owner, name, partial(_reseeded, name)) for owner in (torch, torch.random) for name in _SEEDING),
+        *((torch.compiler, name, _as_in_eager) for name in _ASKING),
         (torch.autocast, "__enter__", _entered_where_enabled),
         (torch.autocast, "__exit__", _left_where_enabled),
     )
@@ -72,7 +75,35 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         for owner, name, replacing in places:
             if name in vars(owner):
                 patched.enter_context(mock.patch.object(owner, name, replacing(vars(owner)[name])))
+        patched.enter_context(mock.patch.object(torch.Tensor, "data", property(_data, _assigned), create=True))
         yield
+
+
+_DATA = vars(torch._C.TensorBase)["data"]
+
+
+def _data(tensor: torch.Tensor) -> torch.Tensor:
+    """What a model calls `data` is the tensor without its gradient, as `detach()` gives it, which an export shows."""
+    seen: torch.Tensor = tensor.detach() if is_of_users(sys._getframe(1)) else _DATA.__get__(tensor)
+    return seen
+
+
+def _assigned(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if is_of_users(sys._getframe(1)):
+        raise UncapturableError(
+            f"forward assigns to .data of a tensor at {calling_line()}, which an export does not see; keep what steps "
+            "change in a buffer, and write into it with copy_"
+        )
+    _DATA.__set__(tensor, value)
+
+
+def _as_in_eager(before: Callable[[], bool]) -> Callable[[], bool]:
+    """A person's own model is told that it is not exported: what runs is held to what it does by itself."""
+
+    def asked() -> bool:
+        return not is_own_module(str(sys._getframe(1).f_globals.get("__name__", ""))) and before()
+
+    return asked
 
 
 def _applied(model: nn.Module, before: classmethod[object, ..., object]) -> object:

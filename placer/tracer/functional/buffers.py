@@ -98,7 +98,7 @@ def beside_their_values(graph: fx.Graph) -> None:
     order = {node: index for index, node in enumerate(graph.nodes)}
     for commit in list(commits(graph)):
         value = _copied(commit)
-        source = None if value is None else value.args[0]
+        source = value.args[0] if value is not None and value.args else None
         if not _is_assigned(commit) or value is None or not isinstance(source, fx.Node) or source.op != "call_function":
             continue
         if all(order[user] <= order[source] for user in _buffer(commit).users if user is not commit):
@@ -109,7 +109,7 @@ def beside_their_values(graph: fx.Graph) -> None:
 
 
 def _is_assigned(commit: fx.Node) -> bool:
-    """Whether a commit stands for an assignment to the buffer's name (`export.module_state`)."""
+    """Whether a commit stands for an assignment to the buffer's name (`export.state.module_state`)."""
     value = _copied(commit)
     return bool(commit.meta.get("around")) and value is not None and value.target is aten.detach.default
 

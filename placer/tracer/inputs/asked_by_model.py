@@ -1,4 +1,4 @@
-"""What a Hugging Face model asks for that a plan decides instead, as notes: recompute and precision."""
+"""What a model asks for that a plan decides instead, or keeps, as notes: recompute, precision, parts in evaluation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+
+from placer.tracer.export.modes import still_parts
 
 
 def passed_over(model: nn.Module) -> Iterator[str]:
@@ -18,6 +20,7 @@ def passed_over(model: nn.Module) -> Iterator[str]:
             f"the model has gradient checkpointing switched on ({asking[0] or type(model).__name__}), which a plan "
             "does not follow: it says by itself which stages recompute (settings.recompute, --recompute full for all)"
         )
+    yield from _in_evaluation(model)
     config = getattr(model, "config", None)
     asked = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
     if isinstance(asked, torch.dtype) and asked is not torch.float32:
@@ -26,3 +29,16 @@ def passed_over(model: nn.Module) -> Iterator[str]:
             f"the model's configuration names {name}, which a plan does not follow: it computes in its own precision, "
             f"float32 unless given (settings.precision, --precision {name})"
         )
+
+
+def _in_evaluation(model: nn.Module) -> Iterator[str]:
+    """What becomes of modules that are in evaluation."""
+    still = still_parts(model)
+    if still:
+        more = f" and {len(still) - 1} more modules are" if len(still) > 1 else " is"
+        yield (
+            f"{next(iter(still))}{more} in evaluation (eval()) while the model trains, as in a run: statistics and "
+            "dropout there are those of evaluation; call train() on the model before it is planned if they shall train"
+        )
+    elif not model.training:
+        yield "the model is in evaluation (eval()), and a run puts it in training, as model.train() does"

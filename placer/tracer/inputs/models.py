@@ -84,8 +84,15 @@ def resolve(model: object) -> ResolvedModel:
 def fingerprint(model: nn.Module, main: str = "") -> str:
     """Identifies code names, shapes and configuration: the same model gives the same text, weights do not matter.
 
-    main: the name under which others import the module that is being run, whose own name is `__main__`.
+    main: the name under which others import the module that is being run, whose own name is `__main__`. Raises
+    UsageError for parameters that have no size yet.
     """
+    lazy = next((name for name, one in model.named_parameters() if nn.parameter.is_lazy(one)), None)
+    if lazy is not None:
+        raise UsageError(
+            f"the model's parameter {lazy} has no size before forward ran once (a lazy module); give its sizes, or run "
+            "the model on a batch where it is built"
+        )
     parts = [f"{name} {_class_name(module, main)} {module.extra_repr()}" for name, module in model.named_modules()]
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parts.append(f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.requires_grad}")

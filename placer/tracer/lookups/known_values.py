@@ -19,8 +19,10 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Elements of the largest tensor that is made again: no price, but what an export may take besides.
-LARGEST = 2**20
+# Elements of the largest tensor that is made again: no price, but what an export may take besides. What is expanded has
+# no elements of its own.
+LARGEST = 2**22
+EXPANDED = frozenset({"expand", "unsqueeze"})
 MADE = frozenset({"arange", "zeros", "ones", "full"})
 PLAIN = frozenset({
     "unsqueeze", "squeeze", "expand", "repeat", "view", "reshape", "flatten", "contiguous", "to", "long", "int",
@@ -37,11 +39,15 @@ class KnownValues(TorchFunctionMode):
         self._known = WeakIdKeyDictionary()
 
     def say(self, tensor: Tensor, question: Callable[[Tensor], Tensor]) -> bool | None:
-        """The answer to a question about a tensor's values; None where they are not known."""
+        """The answer to a question about the values of each row (last dim); None where they are not known.
+
+        Of rows that are one row, expanded, one is asked."""
         if tensor not in self._known:
             return None
         with _apart():
-            return bool(question(self._known[tensor]))
+            value = self._known[tensor]
+            expanded = [step == 0 for step in value.stride()[:-1]]
+            return bool(question(value[tuple(slice(1) if one else slice(None) for one in expanded)]))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
@@ -55,7 +61,7 @@ class KnownValues(TorchFunctionMode):
             self._known = WeakIdKeyDictionary()
         result = func(*args, **named)
         plain = (name in PLAIN if tensors else name in MADE) and all(one in self._known for one in tensors)
-        if plain and isinstance(result, Tensor) and result.numel() <= LARGEST:
+        if plain and isinstance(result, Tensor) and (name in EXPANDED or result.numel() <= LARGEST):
             self._note(func, leaves, form, result)
         return result
 

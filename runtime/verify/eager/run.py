@@ -115,13 +115,15 @@ class EagerRun:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> float:
         """The loss of the batch in evaluation mode."""
+        modes = {module: module.training for module in self.model.modules()}
         self.model.eval()
         draws = None if self._draws is None else HandedDraws(self._draws, self.steps)
         try:
             with draws or nullcontext():
                 return float(self._loss(batch))
         finally:
-            self.model.train()
+            for module, mode in modes.items():
+                module.training = mode
 
     def state(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers, under every name they have."""

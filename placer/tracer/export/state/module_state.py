@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from placer.errors import UncapturableError
-from placer.tracer.export.kept_values import Kept
-from placer.tracer.export.model_values import values_of
+from placer.tracer.export.state.kept_values import Kept
+from placer.tracer.export.state.model_values import values_of
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     buffers = [(path, module, dict(module._buffers)) for path, module in model.named_modules()]
     names = {name for name, _ in model.named_buffers()}
     trained = {name for name, _ in model.named_parameters()}
-    parts = _parts(model)
+    parts, learning = _parts(model), _learning(model)
     kept.carry_over(model)
     before = values_of(model, loss)
     yield
@@ -37,11 +37,28 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     other = next((name for name, part in _parts(model).items() if parts.get(name) is not part), None)
     if other is not None:
         raise UncapturableError(f"forward makes the module {other}; do so in __init__, where every rank finds it")
+    _require_learning(model, learning)
     for path, module, held in buffers:
         for name, old in held.items():
             if old is not None and module._buffers.get(name) is not old:
                 module._buffers[name] = _written(f"{path}.{name}".lstrip("."), old, module._buffers.get(name))
     kept.add(before, values_of(model, loss), rows)
+
+
+def _learning(model: nn.Module) -> dict[str, bool]:
+    return {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+
+
+def _require_learning(model: nn.Module, before: dict[str, bool]) -> None:
+    """Raise UncapturableError where forward froze a parameter, or let one learn, and give that back."""
+    other = [name for name, now in _learning(model).items() if now != before[name]]
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(before[name])
+    if other:
+        raise UncapturableError(
+            f"forward sets requires_grad of the parameter {other[0]}, which is {before[other[0]]} before the first "
+            "step; freeze it, or let it learn, before the model is planned"
+        )
 
 
 def _parts(model: nn.Module) -> dict[str, nn.Module]:

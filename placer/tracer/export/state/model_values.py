@@ -1,8 +1,8 @@
 """The values that a model has outside of its parameters and buffers.
 
-They are attributes of its modules, of their classes and of the files that these stand in, what is in lists, dicts and
-plain objects there, and what hooks, replaced forwards and the loss hold. Not looked at are iterators, arrays of numpy
-and objects with slots.
+They are attributes of its modules, whether these train, attributes of their classes and of the files that these stand
+in, what is in lists, dicts and plain objects there, modules among them, and what hooks, replaced forwards and the loss
+hold. Not looked at are iterators, arrays of numpy and objects with slots.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Values:
 
 def values_of(model: nn.Module, beside: object = None) -> Values:
     """All that a model, and a loss `beside` it, have now."""
-    found, seen = Values(), set[int]()
+    found, seen = Values(), {id(module) for module in model.modules()}
     for name, value in (*_places(model), *_places_of_loss(beside)):
         _gather(name, value, found, seen, 0)
     return found
@@ -63,8 +63,7 @@ def values_of(model: nn.Module, beside: object = None) -> Values:
 
 def _places(model: nn.Module) -> Iterator[tuple[str, object]]:
     for path, module in model.named_modules():
-        prefix = f"{path}." if path else ""
-        yield from ((f"{prefix}{name}", getattr(module, name)) for name in attributes(module))
+        yield from _of_module(path, module)
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
             yield f"a hook of {path or 'the model'}", hook
     kinds = {kind: None for module in model.modules() for kind in _own_kinds(module)}
@@ -72,6 +71,20 @@ def _places(model: nn.Module) -> Iterator[tuple[str, object]]:
         yield from ((f"{kind.__name__}.{name}", value) for name, value in vars(kind).items() if _is_plain(value))
     for file in dict.fromkeys(kind.__module__ for kind in kinds):
         yield from _of_file(file)
+
+
+def _of_module(path: str, module: nn.Module) -> Iterator[tuple[str, object]]:
+    prefix = f"{path}." if path else ""
+    yield from ((f"{prefix}{name}", getattr(module, name)) for name in attributes(module))
+    yield f"{prefix}training", module.training
+
+
+def _of_hidden(name: str, module: nn.Module) -> Iterator[tuple[str, object]]:
+    """What a module has that is no part of the model, which keeps it in a list or the like."""
+    for path, part in module.named_modules():
+        yield from _of_module(f"{name}.{path}".rstrip("."), part)
+    yield from ((f"{name}.{path}", tensor) for path, tensor in module.named_parameters())
+    yield from ((f"{name}.{path}", tensor) for path, tensor in module.named_buffers())
 
 
 def _places_of_loss(loss: object) -> Iterator[tuple[str, object]]:
@@ -111,6 +124,10 @@ def _gather(name: str, value: object, found: Values, seen: set[int], depth: int)
         found.plain[name] = value
     elif isinstance(value, torch.Tensor):
         found.tensors[name] = value
+    elif isinstance(value, nn.Module) and id(value) not in seen:
+        seen.update(map(id, value.modules()))
+        for inner, one in _of_hidden(name, value):
+            _gather(inner, one, found, seen, depth + 1)
     elif depth < _DEEPEST and id(value) not in seen:
         seen.add(id(value))
         if isinstance(value, list | set | deque | dict):
@@ -123,7 +140,7 @@ def _gather(name: str, value: object, found: Values, seen: set[int], depth: int)
 
 
 def _inside(name: str, value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, nn.Module | type | ModuleType) or type(value).__module__.partition(".")[0] == "placer":
+    if isinstance(value, type | ModuleType) or type(value).__module__.partition(".")[0] == "placer":
         return
     if isinstance(value, dict):
         yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items()))

@@ -1,0 +1,65 @@
+"""Ops that look at the sizes or the memory of what they are given, told what they saw in the whole batch.
+
+squeeze()                      the dims that have one entry: those of the whole, as a piece of more may have one too
+as_strided(x, ...)             of values that lie in the order of their dims, and are laid so before
+repeat_interleave(x, 2, ...)   without the size of the result, which is there to spare a device that counts
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from placer.errors import UncapturableError
+
+aten = torch.ops.aten
+
+_SQUEEZES = {
+    aten.squeeze.default: aten.squeeze.dims, aten.squeeze.dim: aten.squeeze.dims, aten.squeeze.dims: aten.squeeze.dims,
+    aten.squeeze_.default: aten.squeeze_.dims, aten.squeeze_.dim: aten.squeeze_.dims,
+    aten.squeeze_.dims: aten.squeeze_.dims,
+}  # fmt: skip
+
+
+def squeezed_dims(node: fx.Node) -> tuple[int, ...] | None:
+    """The dims of one entry that a squeeze leaves out; None for what is no squeeze."""
+    if node.target not in _SQUEEZES:
+        return None
+    shape = _given(node).shape
+    asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", tuple(range(len(shape))))
+    dims = asked if isinstance(asked, (tuple, list)) else (asked,)
+    return tuple(sorted({int(dim) % len(shape) for dim in dims if shape[int(dim)] == 1})) if shape else ()
+
+
+def squeeze_of(node: fx.Node) -> torch._ops.OpOverload:
+    """The squeeze that is told its dims."""
+    return _SQUEEZES[node.target]  # type: ignore[index]
+
+
+def keywords(node: fx.Node) -> dict[str, Argument]:
+    """The keywords of a call, without a size that it needs not be told."""
+    counted = node.target is aten.repeat_interleave.self_int
+    return {name: one for name, one in node.kwargs.items() if not (counted and name == "output_size")}
+
+
+def must_lie_in_order(node: fx.Node, where: str) -> bool:
+    """Whether an op reads its first argument by where it lies in memory. Raises UncapturableError where that is not in
+    the order of its dims, or beside other numbers."""
+    if node.target not in (aten.as_strided.default, aten.as_strided_.default):
+        return False
+    value = _given(node)
+    alone = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+    if not value.is_contiguous() or not alone:
+        raise UncapturableError(
+            f"as_strided at {where} reads a value by where it lies in memory, and that is a view of another, or in "
+            "another order than that of its dims: devices may lay it otherwise; write .contiguous().clone() before it"
+        )
+    return True
+
+
+def _given(node: fx.Node) -> torch.Tensor:
+    first = node.args[0]
+    assert isinstance(first, fx.Node)
+    found: torch.Tensor = first.meta["val"]
+    return found
