@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placer import simulator
@@ -24,7 +25,7 @@ from placer.plans.ledger import Ledger
 from placer.plans.plan import SEEDS, Asked, Plan
 from placer.plans.settings import Precision, RunSettings
 from placer.rules.opaque import OpaqueCost
-from placer.search.asked import Budget, budget_of, parse_pins, pin_texts
+from placer.search.asked import Budget, budget_of, parse_pins, pin_texts, require_islands
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem, Solution
 from placer.search.progress import Progress
@@ -76,6 +77,8 @@ def plan(
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
     granularity: Granularity = "block",
     framework: str = "",
+    islands: int | None = None,
+    resume: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """The best plan `strategy` finds for one training step of `model` on the cluster.
@@ -86,18 +89,22 @@ def plan(
     then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
     pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque, granularity: as for `capture`.
     framework: one that the plan is to be told, as for `placer export`: the fastest plan it has words for.
+    islands: populations of the strategy `genetic`, in processes of their own where there are cores, which share its
+    budget; by default one, and four of them within 16,000 evaluations or more.
+    resume: a file that `genetic` keeps its search in after each epoch; where there is one, the search goes on from it.
     progress: hears of every better plan and bound while the search goes on (`progress.log()` keeps it).
     Without a batch, what was assumed is printed on standard error and recorded in the plan. Raises InfeasibleError with
     what binds.
     """
+    file = None if resume is None else Path(resume)
+    require_islands(strategy, islands=islands, resume=file, budget=budget_of(budget).evaluations)  # before the capture
     made = problem(
         model, cluster_spec, batch=batch, loss_fn=loss_fn, settings=settings, budget=budget, seed=seed, pins=pins,
         opaque=opaque, granularity=granularity,
     )  # fmt: skip
     if progress is not None:
         progress.begin()
-        made = replace(made, progress=progress)
-    return solve(made, strategy, framework)
+    return solve(replace(made, islands=islands, resume=file, progress=progress), strategy, framework)
 
 
 def problem(
@@ -144,7 +151,7 @@ def problem(
 
 
 def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "", pins: Sequence[str] | None = None) -> Plan:
-    """The same model, batch, settings, seed and pins on another cluster.
+    """The same model, batch, settings, seed, pins and islands on another cluster.
 
     strategy, pins: instead of those asked for then. Blocks are those the plan was captured with; no model is built.
     Raises UsageError for pins that contradict the new cluster, InfeasibleError with what binds.
@@ -152,11 +159,13 @@ def replan(plan: Plan, cluster_spec: Cluster | str, *, strategy: str = "", pins:
     _require_plan(plan)
     asked = parse_pins(plan.asked.pins if pins is None else pins, plan.graph)
     again = replace(problem_again(plan), cluster=Cluster.load(cluster_spec), pins=asked)
+    if strategy in ("", plan.asked.strategy):
+        again = replace(again, islands=plan.asked.islands)
     return solve(again, strategy or plan.asked.strategy)
 
 
 def problem_again(plan: Plan) -> Problem:
-    """What a plan was an answer to, without pins: its graph, cluster, settings, rows, seed and budget."""
+    """What a plan was an answer to, without pins and islands: its graph, cluster, settings, rows, seed and budget."""
     return Problem(
         graph=plan.graph,
         cluster=plan.cluster,
@@ -199,7 +208,9 @@ def completed(problem: Problem, found: Solution, strategy: str = "auto") -> Plan
     whole = (f"the batch is not divided, neither over replicas nor in microbatches: {problem.whole_batch}",)
     notes = (*problem.graph.notes, *(whole if problem.whole_batch else ()))
     assumptions = tuple(dict.fromkeys((*notes, *best.assumptions, *early)))
-    asked = Asked(strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget)
+    asked = Asked(
+        strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget, islands=problem.islands
+    )  # fmt: skip
     return replace(best, assumptions=assumptions, versions=versions(), asked=asked)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -113,6 +114,21 @@ def from_both_ends(items: Sequence[S], make: Callable[[S], T], *, apart: bool, o
     return [*front, *reversed(back[: len(items) - len(front)])]
 
 
+def in_shares(items: Sequence[S], make: Callable[[S], T]) -> list[T]:
+    """`make` of each item in order, by this process and as many others as there are cores and items for."""
+    count = max(1, min(len(items), 1 + _other_cores()))
+    shares = [items[number::count] for number in range(count)]
+    others = [Forked(partial(map, make, share)) for share in shares[1:]]
+    taken = _taken.set(_taken.get() + sum(other.apart for other in others))
+    try:
+        made = [list(map(make, shares[0])), *(list(other) for other in others)]
+    finally:
+        _taken.reset(taken)
+        for other in others:
+            other.close()
+    return [made[number % count][number // count] for number in range(len(items))]
+
+
 _ENDED = object()
 # Cores on which other processes make items of the list that this one makes an item of: none is left for parts of it.
 _taken: ContextVar[int] = ContextVar("taken", default=0)
@@ -120,8 +136,13 @@ _taken: ContextVar[int] = ContextVar("taken", default=0)
 
 def _another_core() -> bool:
     """Whether there are a core and the right to start a process."""
-    forks = hasattr(os, "fork") and hasattr(os, "sched_getaffinity")
-    return forks and len(os.sched_getaffinity(0)) > 1 + _taken.get() and not current_process().daemon
+    return _other_cores() > 0
+
+
+def _other_cores() -> int:
+    """The cores that nobody here works on; none where this process may not start another."""
+    forks = hasattr(os, "fork") and hasattr(os, "sched_getaffinity") and not current_process().daemon
+    return max(0, len(os.sched_getaffinity(0)) - 1 - _taken.get()) if forks else 0
 
 
 def _serve(make: Callable[[], Iterator[T]], send: Connection, kept: tuple[object, ...]) -> None:

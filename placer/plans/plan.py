@@ -190,6 +190,7 @@ class Asked:
     strategy: str = "auto"
     pins: tuple[str, ...] = ()
     budget: CountFromOne | None = None
+    islands: CountFromOne | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +295,8 @@ class Plan:
         """The plan as JSON; the same plan gives the same bytes."""
         usual = {index: {"reduction"} for index, stage in enumerate(self.stages) if stage.reduction == "flat"}
         exclude = {"stages": usual} | unsaid(self.settings, self.cluster)
+        if self.asked.islands is None:
+            exclude["asked"] = {"islands"}
         text = PLAN.dump_json(self, indent=1, exclude=exclude).decode()
         return f'{text.removesuffix("}").rstrip()},\n "{DIGEST}": "{digest(json.loads(text))}"\n}}'
 

@@ -3,19 +3,22 @@
 pins      `pipeline=2`, `tensor=4`, `schedule=1f1b`, `recompute=selective`, `bucket=25 MiB`, `reduction=server`,
           `h.3@stage=1`
 budget    how long it may go on: `200` evaluated plans, `30s`, or both, `200,30s`
+islands   how many populations share it, where a strategy has several; a file that such a search is kept in
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import get_args
 
 from placer.errors import UsageError, near_names
 from placer.graph import Graph
+from placer.io.files import STANDARD_OUTPUT, require_writable
 from placer.io.units import quantity, written
 from placer.plans.plan import Recompute, Reduction, ScheduleName, Sharding, recompute_word
-from placer.search.problem import Pins
+from placer.search.problem import OF_ISLANDS, Pins
 
 RECOMPUTES: dict[str, Recompute] = {
     "yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False,
@@ -25,6 +28,8 @@ COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width", "sequ
 CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
 REDUCTIONS: dict[str, Reduction] = {way: way for way in get_args(Reduction)}
 KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute', 'reduction'))}, bucket (bytes, 25 MiB), or BLOCK@stage=N"
+# Each is a population of some dozens of plans; no machine has cores for more.
+MOST_ISLANDS = 1_000
 
 
 def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
@@ -166,3 +171,23 @@ def _seconds(given: str, text: str) -> float:
         raise UsageError(
             f"the budget {given!r} is neither a number of evaluations nor a time; write 200, 30s, 2min or 200,30s"
         ) from None
+
+
+def require_islands(strategy: str, *, islands: int | None, resume: Path | None, budget: int | None) -> None:
+    """Raise UsageError for islands or a kept search of a strategy that has none, for islands without a plan each to
+    evaluate, and for a file that cannot be written."""
+    asked = [] if islands is None else [f"islands ({islands})"]
+    asked += [] if resume is None else [f"a search to be kept and gone on with ({resume})"]
+    if asked and strategy not in OF_ISLANDS:
+        raise UsageError(
+            f"{' and '.join(asked)} were asked for of the strategy {strategy!r}, which has none; ask for the strategy "
+            f"{' or '.join(OF_ISLANDS)}, or leave that out"
+        )
+    most = MOST_ISLANDS if budget is None else min(budget, MOST_ISLANDS)
+    if islands is not None and not 1 <= islands <= most:
+        found = "" if budget is None else f" and {budget} evaluations in the budget"
+        raise UsageError(f"a plan was asked for with {islands} islands{found}; give from 1 to {most}")
+    if resume is not None and str(resume) == STANDARD_OUTPUT:
+        raise UsageError("a search was to be kept on standard output (-), and goes on from there; name a file")
+    if resume is not None:
+        require_writable(resume)

@@ -14,6 +14,7 @@ from placer.legality import Violation, check
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
 from placer.rules.expert_loads import require_loads
+from placer.search.asked import require_islands
 from placer.search.problem import Pins, Problem, Solution, strategy
 
 # Broken rules that are told.
@@ -68,6 +69,7 @@ def solve_with(problem: Problem, name: str) -> Solution:
     strategy returned a plan for another problem, an illegal plan, a wrong estimate or a bound above its own plan.
     """
     require_sound(problem)
+    require_islands(name, islands=problem.islands, resume=problem.resume, budget=problem.budget)
     found = strategy(name).solve(problem)
     if isinstance(found, Infeasible):
         raise InfeasibleError(found)

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from placer.cluster.cluster import Cluster
@@ -57,7 +58,8 @@ class Problem:
 
     budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`. progress:
     who listens to what searches find. known_plans: legal plans of it, which searches by moves begin with.
-    known_layouts: what `strategies.intra_op` made, for problems made of this one.
+    known_layouts: what `strategies.intra_op` made, for problems made of this one. islands: populations of a search that
+    may have several (None: as it does by itself). resume: the file that such a search is kept in, and goes on from.
     """
 
     graph: Graph
@@ -69,6 +71,8 @@ class Problem:
     seed: int = 0
     budget: int | None = None
     until: float | None = None
+    islands: int | None = None
+    resume: Path | None = None
     progress: Progress | None = field(default=None, compare=False, repr=False)
     known_plans: tuple[Plan, ...] = field(default=(), compare=False, repr=False)
     known_layouts: dict[Hashable, tuple[Graph, tuple[Layout, ...]]] = field(
@@ -135,6 +139,9 @@ BUILT_IN = {
     "policy": "placer.strategies.policy.strategy:Policy",
     "auto": "placer.strategies.auto:Portfolio",
 }
+
+# Strategies of several populations, whose search can be kept and gone on with.
+OF_ISLANDS = ("genetic",)
 
 
 class Strategy(Protocol):

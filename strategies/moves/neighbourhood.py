@@ -137,10 +137,19 @@ class Neighbourhood:
         """The plan with all layouts, without what was found out about it; raises ValueError for another layout."""
         number = {old: self.layouts.index(layout) for old, layout in enumerate(plan.layouts)}
         stages = tuple(s if s.layout is None else replace(s, layout=number[s.layout]) for s in plan.stages)
+        return self.plan(
+            stages=stages, schedule=plan.schedule, microbatches=plan.microbatches, bucket_bytes=plan.bucket_bytes
+        )
+
+    def plan(
+        self, *, stages: tuple[Stage, ...], schedule: ScheduleName, microbatches: tuple[int, ...], bucket_bytes: int
+    ) -> Plan:
+        """The plan of these choices, with all layouts."""
+        problem = self.problem
         return Plan(
-            model=plan.model, graph=plan.graph, cluster=plan.cluster, settings=plan.settings, stages=stages,
-            schedule=plan.schedule, microbatches=plan.microbatches, layouts=self.layouts, seed=self.problem.seed,
-            bucket_bytes=plan.bucket_bytes,
+            model=problem.model, graph=problem.graph, cluster=problem.cluster, settings=problem.settings, stages=stages,
+            schedule=schedule, microbatches=microbatches, layouts=self.layouts, seed=problem.seed,
+            bucket_bytes=bucket_bytes,
         )  # fmt: skip
 
 

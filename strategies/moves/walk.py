@@ -89,6 +89,7 @@ class Walk:
         self.problem = problem
         self.rng = Random(problem.seed)
         self.evaluator = Evaluator(problem.costs)
+        self.most = problem.budget
         self.evaluations = 0
         self.best: list[Seen] = []
         self.around = Neighbourhood.of(problem, ())
@@ -101,12 +102,17 @@ class Walk:
     @property
     def over(self) -> bool:
         """Whether nothing more may be evaluated, or nothing new is found."""
-        return bool(self.ended) or self._barren >= BARREN or (not self.limited and self.evaluations >= EVALUATIONS)
+        return bool(self.ended) or self.barren or (not self.limited and self.evaluations >= EVALUATIONS)
+
+    @property
+    def barren(self) -> bool:
+        """Whether so many moves in a row led to nothing new that there is hardly anything left."""
+        return self._barren >= BARREN
 
     @property
     def ended(self) -> Ended:
         """What of the budget is used up; seconds do not end a search for a first plan among the baselines."""
-        if self.problem.budget is not None and self.evaluations >= self.problem.budget:
+        if self.most is not None and self.evaluations >= self.most:
             return "evaluations"
         return "seconds" if self.problem.spent and (self.best or self._seeded) else ""
 
@@ -120,8 +126,7 @@ class Walk:
         if plan is None:
             self._barren += 1
             return None
-        known = self.evaluator.costs.known
-        key = (known.of(plan), plan.schedule, known.microbatches(plan).number, plan.bucket_bytes)
+        key = self._key(plan)
         if key in self._known:
             self._barren += 1
             return self._known[key]
@@ -129,12 +134,25 @@ class Walk:
             return None
         self._barren = 0
         self.evaluations += 1
-        self._known[key] = found = self._seen(plan)
-        if found is not None and found.legal:
-            self.problem.found(found.seconds)
-            insort(self.best, found)
-            del self.best[BEST:]
-        return found
+        return self._new(key, plan)
+
+    def recalled(self, plan: Plan) -> Seen | None:
+        """The plan with its score; it is not counted, as another walk has done so. None for an unsound shape."""
+        key = self._key(plan)
+        return self._known[key] if key in self._known else self._new(key, plan)
+
+    def take_up(self, known: Iterable[Layout]) -> None:
+        """Go on among plans of these layouts, without seeds: those of an earlier walk are known."""
+        require_pins(self.problem)
+        self._widen(known)
+        self._seeded = True
+
+    def anew(self, rng: Random, most: int | None) -> Walk:
+        """A walk among the same plans that has seen none of them, and counts up to `most` of its own."""
+        made = Walk(self.problem)
+        made.rng, made.most, made.evaluator, made.around = rng, most, self.evaluator, self.around
+        made._seeded = True
+        return made
 
     def seeds(self) -> list[Seen]:
         """The plans that are known, or the baselines', the best first; then drawn at random where none is legal."""
@@ -206,6 +224,19 @@ class Walk:
         more = "a larger budget" if self.ended else "the strategy auto"
         binding = self._complaint or "pins or cluster leave no plan that moves lead to"
         return Infeasible(binding=binding, advice=f"Try {more}")
+
+    def _key(self, plan: Plan) -> Hashable:
+        known = self.evaluator.costs.known
+        return known.of(plan), plan.schedule, known.microbatches(plan).number, plan.bucket_bytes
+
+    def _new(self, key: Hashable, plan: Plan) -> Seen | None:
+        """A plan that was not looked at here before, which is then known, and perhaps one of the best."""
+        self._known[key] = found = self._seen(plan)
+        if found is not None and found.legal:
+            self.problem.found(found.seconds)
+            insort(self.best, found)
+            del self.best[BEST:]
+        return found
 
     def _finished(self, seen: Seen) -> Plan:
         plan = tidied(seen.plan)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from placer.strategies import background as forked
-from placer.strategies.background import Forked, from_both_ends
+from placer.strategies.background import Forked, from_both_ends, in_shares
 
 
 @pytest.fixture(autouse=True)
@@ -150,3 +150,27 @@ def test_what_both_have_made_counts_once() -> None:
 def test_what_is_over_leaves_the_first() -> None:
     found = from_both_ends(range(5), lambda item: item, apart=False, over=lambda: True)
     assert found == [0]
+
+
+@pytest.mark.parametrize("cores", [0, 1, 3])
+def test_shares_come_back_in_order_made_by_as_many_processes_as_there_are_cores(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forked, "_other_cores", lambda: cores)
+    found = in_shares(range(7), lambda item: (item, os.getpid()))
+    assert [item for item, _ in found] == list(range(7))
+    assert found[0][1] == os.getpid()
+    assert len({process for _, process in found}) == 1 + cores
+    assert in_shares((), lambda item: item) == []
+
+
+def test_the_share_of_a_killed_process_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "_other_cores", lambda: 1)
+    here = os.getpid()
+
+    def make(item: int) -> int:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    assert in_shares(range(4), make) == [0, 1, 2, 3]

@@ -32,6 +32,11 @@ def nearest(problem: Problem, name: str, strategy: str = "auto") -> Solution:
     the framework lacked of the plans that were; UsageError where the problem's own pins ask for what it lacks.
     """
     can = framework(name).ABILITIES
+    if problem.resume is not None:
+        raise UsageError(
+            f"a search to be kept and gone on with ({problem.resume}) was asked for, and for {name} there may be "
+            "several, each with pins of its own; plan without a framework and export the plan, or leave the file out"
+        )
     wrong = "; ".join(can.lacks_of(problem.settings))
     if wrong:
         raise InfeasibleError(

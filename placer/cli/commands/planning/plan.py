@@ -81,6 +81,20 @@ ExpertLoads = Annotated[
 Budget = Annotated[
     str | None, typer.Option(help="End with the best so far after 200 evaluated plans, 30s of search, or 200,30s.")
 ]
+Islands = Annotated[
+    int | None,
+    typer.Option(
+        help="Populations of --strategy genetic, on as many cores, which share its budget: by default 4 within 16000 "
+        "evaluations or more, else 1."
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="With --strategy genetic: keep the search in this file, and go on from where it was if there is one.",
+    ),
+]
 DataSet = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="A data set file: say its way to the devices, what binds there, and what helps."),
@@ -116,6 +130,8 @@ def run(
     offload: Offload = "none",
     expert_loads: ExpertLoads = None,
     budget: Budget = None,
+    islands: Islands = None,
+    resume: Resume = None,
     data_set: DataSet = None,
     search_log: SearchLogFile = None,
     seed: Seed = 0,
@@ -137,7 +153,7 @@ def run(
     made = make_plan(
         model, cluster, batch=batch, loss_fn=loss_function(loss),
         settings=settings, strategy=strategy, budget=budget, seed=seed, pins=pin or (), opaque=opaque or (),
-        granularity=granularity, framework=framework, progress=progress,
+        granularity=granularity, framework=framework, islands=islands, resume=resume, progress=progress,
     )  # fmt: skip
     if search_log is not None:
         progress.log().save(search_log)
