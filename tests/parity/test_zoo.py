@@ -13,8 +13,8 @@ from examples.parity.zoo.eager import Numbers
 from examples.parity.zoo.families import ENTRIES, FAMILIES
 from examples.parity.zoo.judge import Judge
 from examples.parity.zoo.judged import judged
-from examples.parity.zoo.models import counted_rows, routed
 from examples.parity.zoo.models.second import shifted_rows
+from examples.parity.zoo.models.third import counted_rows, routed, taken_for_granted
 from placer.runtime.distributed.rank_pool import RankPool
 
 BY_NAME = {one.name: one for one in ENTRIES}
@@ -66,6 +66,21 @@ def test_rows_that_meet_by_where_they_stand_are_refused_or_equal() -> None:
     assert [(case.entry.name, case.layout, case.told) for case in wrong] == []
     whole = {case.entry.name for case in cases if case.verdict == "refused" and case.layout == "data=2"}
     assert whole == names - {"TokenBefore", "OddScale", "Routed", "Suppressed", "Reciprocal", "Unbiased"}
+
+
+def test_what_a_capture_takes_for_granted_is_looked_at() -> None:
+    """Sizes of one, memory, modes, flags: no layout gives other numbers than the plain loop."""
+    with warnings.catch_warnings(), RankPool(4) as pool:
+        warnings.simplefilter("ignore")
+        cases = [
+            case
+            for which, only in (("quick", ""), ("all", "tensor=2"))
+            for case in judged(pool, list(taken_for_granted.ENTRIES), which, only, 0)
+        ]
+    wrong = [case for case in cases if case.verdict not in ("equal", "refused")]
+    assert [(case.entry.name, case.layout, case.told) for case in wrong] == []
+    alone = {case.entry.name for case in cases if case.verdict == "refused" and case.layout == "one device"}
+    assert alone == taken_for_granted.REFUSED
 
 
 def _planted(right: Numbers, what: str) -> Numbers:

@@ -10,14 +10,12 @@ from examples.parity.zoo.models import (
     buffers,
     contrastive,
     convolutions,
-    counted_rows,
     criteria,
     forms,
     layers,
     losses,
     normed,
     parameters,
-    routed,
     rows,
     selection,
     sequences,
@@ -44,6 +42,7 @@ from examples.parity.zoo.models.second import (
     weights,
     wrapped_parts,
 )
+from examples.parity.zoo.models.third import counted_rows, routed, taken_for_granted
 
 FAMILIES = {
     1: "rows that mix",
@@ -55,6 +54,7 @@ FAMILIES = {
     7: "algorithms and architectures",
     8: "forms of input and output",
     9: "a second stranger's",
+    10: "what a capture takes for granted",
 }
 _FILES = {
     1: (rows, contrastive),
@@ -68,8 +68,9 @@ _FILES = {
     9: (
         alike_blocks, autocast_regions, auxiliary_losses, batch_losses, hooks, inner_gradients, kept_numbers,
         kept_tensors, merged_rows, own_backward, passed_numbers, picked_rows, plain_constants, ragged_losses,
-        shifted_rows, sizes, weights, wrapped_parts, routed, counted_rows,
+        shifted_rows, sizes, weights, wrapped_parts,
     ),
+    10: (routed, counted_rows, taken_for_granted),
 }  # fmt: skip
 ENTRIES = tuple(
     replace(one, family=family) for family, files in _FILES.items() for file in files for one in file.ENTRIES

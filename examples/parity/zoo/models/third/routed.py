@@ -1,4 +1,4 @@
-"""Family 9: mixtures of experts whose rows are sorted by expert, and models that only look like one.
+"""Family 10: mixtures of experts whose rows are sorted by expert, and models that only look like one.
 
 `Routed` is how the transformers library writes it (integrations/moe.py). A reader of the rules wrote the others to
 deceive them: sums over places of the order, other counts, another order.

@@ -1,4 +1,4 @@
-"""Family 9: models that reckon with the number of rows, and rows that meet columns by broadcasting.
+"""Family 10: models that reckon with the number of rows, and rows that meet columns by broadcasting.
 
 A reader of the rules wrote these: an export at 3 and at 5 rows tells nothing of a quarter of the rows, rounded, nor of
 what begins at 7; and a piece of the batch has fewer rows to count.

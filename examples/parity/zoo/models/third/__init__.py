@@ -1,0 +1,1 @@
+"""Models by people who had read no more than the README, or the code in search of what it takes for granted."""
