@@ -24,8 +24,8 @@ from placer.tracer.export.evaluation import evaluation_difference
 from placer.tracer.export.exporting import LossFunction, MixedDevicesError, RaisedError, Training, export, uncollected
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
+from placer.tracer.export.later_steps import later_difference
 from placer.tracer.export.opaque import calling, unexportable, watched
-from placer.tracer.export.state.later_steps import later_difference
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
 from placer.tracer.export.unfolding import grown

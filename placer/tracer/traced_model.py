@@ -16,11 +16,11 @@ from placer.rules.opaque import OpaqueCost
 from placer.tracer.capturing import Captured, Source, captured, on_meta
 from placer.tracer.export.cleaning import Plain, own_state
 from placer.tracer.export.exporting import LossFunction, MixedDevicesError
+from placer.tracer.export.lost_constants import lost, regained
 from placer.tracer.export.opaque import bind, parts_of
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.graph_builder import references
 from placer.tracer.inputs.batches import Batch, BatchInput, BatchLike, normalised
-from placer.tracer.lookups.lost_constants import lost, regained
 
 T = TypeVar("T")
 
