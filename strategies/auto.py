@@ -235,8 +235,10 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
 
 
 def _binding(runs: Sequence[_Result]) -> Infeasible:
-    """What the last search says binds; where a budget ended all but the baselines, that it did."""
-    name, found = next((run.name, run.found) for run in reversed(runs) if isinstance(run.found, Infeasible))
+    """What the exact search says binds, or the last other one; where a budget ended all but the baselines, that it
+    did."""
+    failed = [(run.name, run.found) for run in reversed(runs) if isinstance(run.found, Infeasible)]
+    name, found = next((one for one in failed if one[0] not in (*BASELINES, *INSTEAD)), failed[0])
     if name not in BASELINES:
         return found
     over = f"the budget was over before anything but baselines was tried, and none has a legal plan ({name}: "

@@ -161,6 +161,13 @@ class _Copier:
         if dims == ():
             known[node] = known[first]  # type: ignore[index]
             return
+        value = explicit.filled_diagonal(node)
+        if value is not None:
+            whole = known[first]  # type: ignore[index]
+            part = self._beside(node, around, torch.ops.aten.diagonal.default, (whole,))
+            self._beside(node, around, torch.ops.aten.fill_.Scalar, (part, value))
+            known[node] = whole
+            return
         made = self._made(node, known, dims, around)
         made.meta.update(_places_of(node, around))
         _require_dense(made)
@@ -176,11 +183,18 @@ class _Copier:
         if dims:
             return self.graph.call_function(explicit.squeeze_of(node), (given[0], list(dims)))
         if explicit.must_lie_in_order(node, _source(node)):
-            laid = self.graph.call_function(torch.ops.aten.contiguous.default, given[:1])
-            laid.meta.update(_places_of(node, around))
+            laid = self._beside(node, around, torch.ops.aten.contiguous.default, given[:1])
             given = (laid, *given[1:])
         named = fx.map_arg(explicit.keywords(node), known.__getitem__)
         return self.graph.create_node("call_function", node.target, given, named)
+
+    def _beside(
+        self, node: fx.Node, around: fx.Node | None, target: torch._ops.OpOverload, given: tuple[Argument, ...]
+    ) -> fx.Node:
+        """A call that the graph gets for `node`, which has none of its own."""
+        made = self.graph.call_function(target, given)
+        made.meta.update(_places_of(node, around))
+        return made
 
     def _attribute(self, module: fx.GraphModule, target: str) -> fx.Node:
         value = _attribute(module, target)

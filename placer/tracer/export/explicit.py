@@ -43,6 +43,14 @@ def keywords(node: fx.Node) -> dict[str, Argument]:
     return {name: one for name, one in node.kwargs.items() if not (counted and name == "output_size")}
 
 
+def filled_diagonal(node: fx.Node) -> Argument | None:
+    """What a call writes into the diagonal of a matrix; None for others, and where it goes on below a square."""
+    if node.target is not aten.fill_diagonal_.default or _given(node).dim() != 2:
+        return None
+    wraps = node.args[2] if len(node.args) > 2 else node.kwargs.get("wrap", False)
+    return None if wraps else node.args[1] if len(node.args) > 1 else node.kwargs["fill_value"]
+
+
 def must_lie_in_order(node: fx.Node, where: str) -> bool:
     """Whether an op reads its first argument by where it lies in memory. Raises UncapturableError where that is not in
     the order of its dims, or beside other numbers."""

@@ -188,10 +188,20 @@ class NumbersAndLists(Plain):
         return functional.cross_entropy(self.last(h.flatten(1)), y)
 
 
+class OthersAlone(Plain):
+    """Each row against the others, itself filled in (NT-Xent, arXiv:2002.05709)."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = functional.normalize(torch.tanh(self.middle(torch.relu(self.first(x)))), dim=1)
+        alike = h @ h.t()
+        alike.fill_diagonal_(-1e9)
+        return functional.cross_entropy(alike, torch.arange(x.shape[0], device=x.device) ^ 1) + 0 * y.sum()
+
+
 _ENTRIES = (
     SqueezedRows, SqueezedNothing, SqueezedPair, SharedMemory, SharedBuffers, EvalAfterwards, FrozenAfterwards,
     HiddenTeacher, ToldToCompile, Strided, StridedInOrder, SummedScalar, RepeatedToSize, SetByFirstBatch, DataRead,
-    LastWeights, NumbersAndLists,
+    LastWeights, NumbersAndLists, OthersAlone,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)
 #: Of these, the ones whose models do what no export holds.
