@@ -10,6 +10,7 @@ depends on the problem and on it alone, not on which process does so or on what 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -20,9 +21,12 @@ from placer.strategies.background import in_shares
 from placer.strategies.genetic.island import Island, choices, recalled
 from placer.strategies.genetic.population import evolved
 from placer.strategies.genetic.selection import front
+from placer.strategies.min_cut.search import MinCut
 from placer.strategies.moves.walk import EVALUATIONS, Seen, Walk
 
 SENT = 4
+# Below so many seconds the part of them that cuts get is shorter than their first answer takes (`auto`).
+LEAST_SECONDS = 2.0
 # Where nobody asks for a number: so many islands within so many evaluations, one population within fewer. Four end
 # nearer to the best than one within 16,000 (0.1% and 1.5% from it in the mean of three problems), as near within 4,000
 # (1.5%, 1.4%), farther within 1,000 (7.5%, 5.0%). They are few and noisy (26 November 2026,
@@ -46,12 +50,19 @@ def begun(walk: Walk, kept: Archipelago | None = None) -> Archipelago:
         walk.take_up(kept.layouts)
         _recall_fastest(walk, kept)
         return kept
-    seeds = choices(walk.seeds())
+    seeds = choices(_seeds(walk))
     many = (walk.problem.budget or 0) >= FROM_EVALUATIONS
     count = walk.problem.islands or (ISLANDS if many else 1)
     return Archipelago(
         layouts=walk.around.layouts, islands=(Island(people=seeds),) * count, evaluations=walk.evaluations
     )
+
+
+def _seeds(walk: Walk) -> list[Seen]:
+    """Those of a walk; where seconds end the search, what cuts find in a part of them too, which know nothing else."""
+    found = walk.seeds()
+    hurried = walk.problem.until is None or walk.problem.until - time.perf_counter() < LEAST_SECONDS
+    return found if hurried else sorted([*found, *walk.asked(MinCut(), found)])
 
 
 def epochs(walk: Walk, before: Archipelago) -> Iterator[Archipelago]:

@@ -161,13 +161,13 @@ class Walk:
         found = [seed for plan in known if not self.over for seed in self._given(plan)]
         if not known:
             found = [seed for kind in SEEDS[:-1] if not self.over for seed in self._baseline(kind())]
-            found += self._asked(Lists(), found)
+            found += self.asked(Lists(), found) if self.around.branches else []
             found += [seed for kind in SEEDS[-1:] if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:
             self._widen(layouts(halfway(self.problem), self.problem.costs))
-        if not known and branches_matter(self.problem.graph):
-            found += self._asked(Horizontal(), found)
+        if not known and self.around.branches and branches_matter(self.problem.graph):
+            found += self.asked(Horizontal(), found)
         if not any(seed.legal for seed in found) and not self.over:
             roomy = roomy_layouts(halfway(self.problem), self.problem.costs)
             self._widen(roomy)
@@ -256,9 +256,9 @@ class Walk:
         if seen is not None:
             yield seen
 
-    def _asked(self, other: Strategy, before: Sequence[Seen]) -> list[Seen]:
-        """Where the model branches, the best plan of a strategy that knows graphs of stages; a part of the budget."""
-        if self.over or not self.around.branches:
+    def asked(self, other: Strategy, before: Sequence[Seen]) -> list[Seen]:
+        """The best plan of another strategy, for a part of the budget."""
+        if self.over:
             return []
         now, until = time.perf_counter(), self.problem.until
         most = EVALUATIONS if self.problem.budget is None else self.problem.budget
