@@ -7,7 +7,8 @@ against one that has all of them, on random gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.plans.plan import Plan
-from placer.runtime.data_parallel.optimizer import OptimizerFactory
+from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 
 # Steps of the trial, some more than a warm-up of rectified Adam (5), and by how much of a number's movement a piece may
 # differ: states may have few bits.
@@ -32,9 +33,10 @@ _Share = Callable[[int, Tensor], Sequence[Tensor | None]]
 def require_elementwise(plan: Plan, make: OptimizerFactory) -> None:
     """Raise UsageError where ranks have parts of the parameters and the optimizer moves those otherwise than all
     together; one that cannot be tried on tensors of its own is taken at its word."""
-    for why, share in _shares(plan):
+    begun = _begun(plan.graph)
+    for why, share in _shares(plan, len(begun)):
         try:
-            off = _difference(make, _begun(plan.graph), share)
+            off = _difference(make, begun, share)
         except Exception:
             continue
         if off > TOLERANCE:
@@ -44,9 +46,8 @@ def require_elementwise(plan: Plan, make: OptimizerFactory) -> None:
             )
 
 
-def _shares(plan: Plan) -> Iterable[tuple[str, _Share]]:
-    """What ranks have of the parameters under a plan, each in words."""
-    count = len(_shapes(plan.graph))
+def _shares(plan: Plan, count: int) -> Iterable[tuple[str, _Share]]:
+    """What ranks have of so many parameters under a plan, each in words."""
     if plan.layouts or {stage.sharding for stage in plan.stages} != {"none"}:
         yield "halves of a tensor otherwise than the whole", lambda _, whole: _halves(whole, 0)
     if plan.layouts:
@@ -68,50 +69,47 @@ def _how(plan: Plan) -> str:
     return f"and the plan cuts parameters ({', '.join(dict.fromkeys(how))}): plan with {whole}"
 
 
-def _shapes(graph: Graph) -> list[tuple[int, ...]]:
-    """Those of the first parameters that learn, some as they are and others like them smaller; every dim can be cut."""
+def _begun(graph: Graph) -> dict[str, Tensor]:
+    """The first parameters that learn, some of their sizes and others like them smaller; every dim can be cut."""
     known: set[tuple[int, ...]] = set()
-    found: list[tuple[int, ...]] = []
-    learning = (one for one in graph.parameters.values() if one.trainable and not one.buffer)
-    for shape in [one.shape for one in learning][:MOST_TENSORS]:
+    found: dict[str, Tensor] = {}
+    generator = torch.Generator().manual_seed(0)
+    learning = {name: one.shape for name, one in graph.parameters.items() if one.trainable and not one.buffer}
+    for name, shape in islice(learning.items(), MOST_TENSORS):
         most = SMALL if shape in known else LARGEST
         known.add(shape)
-        found.append(tuple(max(2, min(size, most)) for size in shape))
+        found[name] = torch.randn([max(2, min(size, most)) for size in shape], generator=generator)
     return found
-
-
-def _begun(graph: Graph) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(shape, generator=generator) for shape in _shapes(graph)]
 
 
 def _halves(whole: Tensor, dim: int) -> Sequence[Tensor | None]:
     return whole.chunk(2, dim) if whole.dim() else (whole, None)
 
 
-def _difference(make: OptimizerFactory, begun: Sequence[Tensor], share: _Share) -> float:
+def _difference(make: OptimizerFactory, begun: Mapping[str, Tensor], share: _Share) -> float:
     """The largest difference between what one optimizer makes of all tensors and two of their parts, by the largest
     movement."""
-    together = [nn.Parameter(one.clone()) for one in begun]
-    parts = [list(share(at, one.clone())) for at, one in enumerate(begun)]
-    apart = [[None if one is None else nn.Parameter(one.contiguous()) for one in two] for two in parts]
-    sides = ([one for one in side if one is not None] for side in zip(*apart, strict=True))
-    optimizers = [make(together), *map(make, sides)]
+    together = {name: nn.Parameter(one.clone()) for name, one in begun.items()}
+    sides: list[dict[str, nn.Parameter]] = [{}, {}]
+    for at, (name, one) in enumerate(begun.items()):
+        for side, part in zip(sides, share(at, one.clone()), strict=True):
+            if part is not None:
+                side[name] = nn.Parameter(part.contiguous())
+    optimizers = [make(GivenParameters(held)) for held in (together, *sides)]
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
-        for at, (whole, two) in enumerate(zip(together, apart, strict=True)):
+        for at, (name, whole) in enumerate(together.items()):
             whole.grad = torch.randn(whole.shape, generator=generator)
-            for own, part in zip(two, share(at, whole.grad), strict=True):
-                if own is not None and part is not None:
-                    own.grad = part.clone(memory_format=torch.contiguous_format)
+            for side, part in zip(sides, share(at, whole.grad), strict=True):
+                if part is not None:
+                    side[name].grad = part.clone(memory_format=torch.contiguous_format)
         for optimizer in optimizers:
             optimizer.step()
-    ends = [share(at, whole.detach()) for at, whole in enumerate(together)]
     off = max(
-        (own.detach() - end).abs().max().item()
-        for two, those in zip(apart, ends, strict=True)
-        for own, end in zip(two, those, strict=True)
-        if own is not None and end is not None
+        (side[name].detach() - part).abs().max().item()
+        for at, (name, whole) in enumerate(together.items())
+        for side, part in zip(sides, share(at, whole.detach()), strict=True)
+        if part is not None
     )
-    moved = max((whole.detach() - one).abs().max().item() for whole, one in zip(together, begun, strict=True))
+    moved = max((together[name].detach() - one).abs().max().item() for name, one in begun.items())
     return off / max(moved, 1e-30)

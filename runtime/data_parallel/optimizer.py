@@ -18,10 +18,9 @@ from torch.distributed.tensor import DTensor
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
+from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.tensors import local_part
-
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 _SIXTEEN_BIT = frozenset({torch.bfloat16, torch.float16})
 # One kernel does a step of AdamW three times as fast as its ops one by one (float32 on a CPU core, hidden 64 and 256).
@@ -30,7 +29,9 @@ _FUSED = frozenset({"cpu", "cuda"})
 CLIP_EPSILON = 1e-6
 
 
-def optimizer_factory(settings: RunSettings, *, fused: bool = False) -> OptimizerFactory:
+def optimizer_factory(
+    settings: RunSettings, *, fused: bool = False
+) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """What makes the optimizer that the settings name; `fused`: AdamW by one kernel for all it does, which needs
     gradients that lie as their parameters (`Updater` sees to that)."""
 
@@ -81,7 +82,7 @@ class Updater:
         self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in _SIXTEEN_BIT}
         #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
-        self.optimizer = _steps_alone(make(self.updated.values())) if self.updated else None
+        self.optimizer = _steps_alone(make(GivenParameters(self.updated))) if self.updated else None
 
     @torch.no_grad()  # of a DTensor its own rows are then there without a node of autograd for each
     def step(self, scale: float) -> None:

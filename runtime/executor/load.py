@@ -16,8 +16,9 @@ from placer.plans.provenance import import_model
 from placer.program.lowering import lower
 from placer.program.ranks import connected_with, position_of_rank
 from placer.runtime.data_parallel.elementwise import require_elementwise
+from placer.runtime.data_parallel.given_parameters import OptimizerFactory
 from placer.runtime.data_parallel.gradients import Gradients
-from placer.runtime.data_parallel.optimizer import OptimizerFactory, rank_updater
+from placer.runtime.data_parallel.optimizer import rank_updater
 from placer.runtime.data_parallel.relaxed_sync import (
     Column,
     LocalSgd,

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
-import torch
 from torch import nn
 
 from placer.plans.plan import Plan
+from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 from placer.runtime.stages.captured_model import CapturedModel, loss_function
 from placer.runtime.verify.accepted import norm_rows
 from placer.runtime.verify.eager.run import EagerRun
 from placer.runtime.verify.keyed_masks import KeyedDraws, KeyedMasks
 
-Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
-
-def eager_run(plan: Plan, model: nn.Module, capture: CapturedModel, optimizer: Factory | None = None) -> EagerRun:
+def eager_run(
+    plan: Plan, model: nn.Module, capture: CapturedModel, optimizer: OptimizerFactory | None = None
+) -> EagerRun:
     """The steps of `model`, real and in the precision of the plan's settings, as one device does them."""
     cut = capture.cut(plan, model)
     batched, drawn = cut.rewrites.batched, tuple(one.batched for one in cut.rewrites.drawn)
     masks = KeyedMasks(seed=plan.seed, rows=plan.rows, batched=batched) if batched else None
     draws = KeyedDraws(seed=plan.seed, rows=plan.rows, batched=drawn) if drawn else None
+    make = None if optimizer is None else lambda named: optimizer(GivenParameters(named))
     return EagerRun(
-        model, plan.settings, loss_fn=loss_function(plan), optimizer=optimizer, masks=masks, draws=draws,
+        model, plan.settings, loss_fn=loss_function(plan), optimizer=make, masks=masks, draws=draws,
         norms=norm_rows(plan, cut),
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import Precision
+from placer.runtime.data_parallel.given_parameters import OptimizerFactory
 from placer.runtime.distributed.world import device_of
 from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.captured_model import CapturedModel
@@ -20,8 +20,6 @@ from placer.runtime.verify.handed import eager_run
 from placer.runtime.verify.held import Judge
 from placer.runtime.verify.verdict import CAST, EXACT, UNITS
 from placer.runtime.weights.meta_model import prepared_model
-
-Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 # Half of what separates 1 from the next number.
 _UNIT: dict[Precision, float] = {
@@ -67,7 +65,10 @@ def uncompressed(plan: Plan) -> Plan:
 
 
 def judge_of(
-    subject: Subject, model: nn.Module | None, optimizer: Factory | None, exact: tuple[Subject, nn.Module | None] | None
+    subject: Subject,
+    model: nn.Module | None,
+    optimizer: OptimizerFactory | None,
+    exact: tuple[Subject, nn.Module | None] | None,
 ) -> Judge:
     """The judge of a subject; exact: the same in float64, where that is another and can be. Models are taken as their
     own."""

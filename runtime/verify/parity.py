@@ -22,7 +22,7 @@ from torch import nn
 from placer import legality
 from placer.errors import PlacerError, UsageError
 from placer.plans.plan import Plan
-from placer.runtime.data_parallel.optimizer import OptimizerFactory
+from placer.runtime.data_parallel.given_parameters import OptimizerFactory
 from placer.runtime.distributed.world import device_of, join
 from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.load import load

@@ -16,7 +16,8 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.elementwise import require_elementwise
-from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater
+from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
+from placer.runtime.data_parallel.optimizer import Updater
 from placer.runtime.weights.meta_model import meta_model
 
 WHOLE = tiny_plan(2, 1)
@@ -111,6 +112,23 @@ def test_a_factory_that_knows_its_own_parameters_only_is_taken_at_its_word() -> 
 def test_an_optimizer_that_computes_the_loss_again_is_refused() -> None:
     with pytest.raises(UsageError, match=r"LBFGS wants to compute the loss again"):
         Updater({"weight": nn.Parameter(torch.ones(2))}, lambda given: torch.optim.LBFGS(given))
+
+
+def by_name(given: GivenParameters) -> torch.optim.Optimizer:
+    """No decay, and slower, for what is called a bias."""
+    biases = [one for name, one in given.named() if name.endswith("bias")]
+    others = [one for name, one in given.named() if not name.endswith("bias")]
+    groups: list[dict[str, object]] = [{"params": biases, "weight_decay": 0.0, "lr": 0.01}, {"params": others}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.1)
+
+
+@pytest.mark.parametrize("plan", [WHOLE, SHARDED, tiny_plan(2, 2)], ids=["whole", "sharded", "stages"])
+def test_groups_go_by_the_names_of_the_model(plan: Plan) -> None:
+    require_elementwise(plan, by_name)
+    updater = Updater({"a.weight": nn.Parameter(torch.ones(2)), "a.bias": nn.Parameter(torch.ones(1))}, by_name)
+    assert updater.optimizer is not None
+    assert [len(group["params"]) for group in updater.optimizer.param_groups] == [1, 1]
+    assert updater.optimizer.param_groups[0]["params"][0] is updater.updated["a.bias"]
 
 
 class Spectrum(nn.Module):

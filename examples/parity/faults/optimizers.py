@@ -13,7 +13,8 @@ from torch import nn
 from examples.parity.faults.fault import Fault, Plant, method, replaced
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel import optimizer as optimizers
-from placer.runtime.data_parallel.optimizer import OptimizerFactory, Updater
+from placer.runtime.data_parallel.given_parameters import OptimizerFactory
+from placer.runtime.data_parallel.optimizer import Updater
 
 Real = Callable[..., Any]
 ADAMW, SGD = "pipeline", "pipeline, sgd"

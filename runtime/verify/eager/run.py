@@ -9,7 +9,7 @@ holds, rounded. Their gradients have 16 bits, also once they are clipped, by the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from placer.runtime.verify.eager.norms import NormRows, PiecewiseNorms
 Tensors = Mapping[str, torch.Tensor]
 Batch = Mapping[str, torch.Tensor]
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
-Factory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Factory = Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class EagerRun:
         #: What the optimizer updates: the parameters, or what stands for those of 16 bits.
         self._updated = {name: _held(parameter) for name, parameter in self.learnt.items()}
         make = optimizer or _optimizer(settings)
-        self._optimizer = make(self._updated.values()) if self._updated else None
+        self._optimizer = make(self._updated) if self._updated else None
 
     @property
     def dropping(self) -> bool:
@@ -205,7 +205,8 @@ def _number(loss: object) -> torch.Tensor:
 def _optimizer(settings: RunSettings) -> Factory:
     """torch's own, from the numbers of the settings."""
 
-    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def make(named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+        parameters = named.values()
         rate, decay = settings.learning_rate, settings.weight_decay
         if settings.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay)
