@@ -87,7 +87,7 @@ def _require_same_at(
                 raise OtherRowsError(
                     f"{target_name(first)} at {first.meta.get('source', '')} uses {a} and {b} for {ROWS[0]} and "
                     f"{ROWS[1]} rows and {c} for {rows}: it does not grow evenly with the rows; make it independent of "
-                    "their number"
+                    "their number, of chance and of how often it ran"
                 )
 
 
