@@ -78,6 +78,14 @@ class Call:
         return self.target.rpartition("::")[2]
 
     @property
+    def pure_name(self) -> str:
+        """The name of the op of torch (or of transformers) that computes the same and does not write into its argument;
+        "" for those of other libraries, whose names say nothing."""
+        if self.target.rpartition("::")[0] not in ("aten", "transformers"):
+            return ""
+        return self.name if self.name.endswith("__") else self.name.rstrip("_")
+
+    @property
     def tensors(self) -> tuple[Value, ...]:
         """The tensor arguments in order of appearance, nested lists flattened, keywords last."""
         return tuple(_tensors((*self.arguments, *(value for _, value in self.keywords))))

@@ -273,19 +273,11 @@ def split_choices(call: Call, degree: int | None = None) -> tuple[Choice, ...]:
 
 def own_choices(call: Call) -> tuple[Choice, ...]:
     """Ways to do `call` on rows that are in an order of each rank's own (see `Cut.own`); few ops have any."""
-    short, rule = _pure_name(call), split_rule(call)
+    short, rule = call.pure_name, split_rule(call)
     if rule is None:
         return ()
     found = OWN[short](call) if short in OWN else experts.own_rows(call, rule(call)) if rule in _KEEPS_OWN else ()
     return tuple(replace(choice, uneven=sizes_agree(call, choice)) for choice in found)
-
-
-def _pure_name(call: Call) -> str:
-    # An op that writes into its argument is cut like the one that does not.
-    namespace, _, name = call.target.rpartition("::")
-    if namespace not in ("aten", "transformers"):
-        return ""
-    return name if name.endswith("__") else name.rstrip("_")
 
 
 def split_rule(call: Call) -> SplitRule | None:
@@ -293,7 +285,7 @@ def split_rule(call: Call) -> SplitRule | None:
     own = SPLITS.get(call.target)
     if own is not None:
         return own
-    short = _pure_name(call)
+    short = call.pure_name
     if short in _TWO_SIDED and len(call.arguments) > 1 and isinstance(call.arguments[1], Value):
         return pointwise.pointwise
     return SPLITS.get(short)

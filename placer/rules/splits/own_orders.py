@@ -69,7 +69,7 @@ class Orders:
         roots = [self._roots.get(one, one) for one in references]
         allowed, made = _facts(call, given, roots, (self.block, number))
         self.known.update({f"o{number}.{at}": one for at, one in enumerate(made)})
-        if roots and _name(call) in COPIES:
+        if roots and call.pure_name in COPIES:
             self._roots[f"o{number}.0"] = roots[0]
         return allowed
 
@@ -85,15 +85,11 @@ def _told_apart(one: Sorted, here: int, block: int) -> Sorted:
     return replace(one, sort=sort, ids="")
 
 
-def _name(call: Call) -> str:
-    return call.name if call.name.endswith("__") else call.name.rstrip("_")
-
-
 def _facts(
     call: Call, given: Sequence[Sorted | None], roots: Sequence[str], place: tuple[int, int]
 ) -> tuple[bool, Facts]:
     """Whether an op may be done in a rank's own order, and what its results are."""
-    name, nothing = _name(call), (None,) * len(call.outputs)
+    name, nothing = call.pure_name, (None,) * len(call.outputs)
     if name == "sort":
         rising = call.argument(2, "descending", False) is False
         made = Sorted(what="keys" if rising else "rows", sort=place, ids=roots[0] if rising else "")
