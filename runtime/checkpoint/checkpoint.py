@@ -146,7 +146,7 @@ class Checkpoints:
                 )
                 self.notes = (*passed_over, *without_checksums(path))
                 marker = read_marker(path)
-                return Progress(step=marker.step, position=marker.position)
+                return Progress(step=marker.step, position=marker.position, rows=marker.rows)
             wrong[path] = why
         if wrong:
             listed = "; ".join(f"{path} does not load: {reason}" for path, reason in wrong.items())
@@ -204,8 +204,8 @@ class Checkpoints:
         tick: Tick,
     ) -> None:
         made = Marker(
-            step=progress.step, position=progress.position, fingerprint=self._fingerprint, ranks=self._world.size,
-            files=writer.conclude(parts),
+            step=progress.step, position=progress.position, rows=progress.rows, fingerprint=self._fingerprint,
+            ranks=self._world.size, files=writer.conclude(parts),
         )  # fmt: skip
         complete(partial, final, made)
         remove_older(self._folder, self._keep, tick)

@@ -38,12 +38,24 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Progress(BaseModel):
-    """How far a run has come: steps done, and the position of the next batch."""
+    """How far a run has come: steps done, and the position of the next batch, of `rows` rows each (None: not said)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     step: Count
     position: Count
+    rows: Count | None = None
+
+    def at(self, rows: int) -> Progress:
+        """The same rows read, in batches of another size. Raises UsageError where they are no whole number of them."""
+        read = self.position * (rows if self.rows is None else self.rows)
+        if read % rows:
+            raise UsageError(
+                f"the checkpoint has read {read} rows, in batches of {self.rows}, which is no whole number of batches "
+                f"of {rows}: some would come twice. Go on with a batch whose rows divide {read}, or from the saved "
+                "weights (--weights)"
+            )
+        return Progress(step=self.step, position=read // rows, rows=rows)
 
 
 class Marker(Progress):

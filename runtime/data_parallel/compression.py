@@ -31,6 +31,9 @@ class CompressedReduceScatter(ReduceScatter):
         async_op: bool = False,
     ) -> None:  # fmt: skip
         """Fill `output_tensor` with this rank's part of the sum; FSDP2 never asks for it asynchronously."""
+        if input_tensor.is_complex():  # of which there are none of few bits
+            self._plain(output_tensor, input_tensor, group, op)
+            return
         shard = torch.empty_like(output_tensor, dtype=self._dtype)
         self._plain(shard, input_tensor.to(self._dtype), group, op)
         output_tensor.copy_(shard)

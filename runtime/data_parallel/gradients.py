@@ -118,7 +118,9 @@ class Gradients:
         if not members:
             return
         gradients = [local_part(_gradient(parameter)) for parameter in members]
-        total = flat(gradients).to(getattr(torch, collective.dtype))  # 16 bits where they are compressed
+        total = flat(gradients)
+        if not total.is_complex():  # there are none of few bits
+            total = total.to(getattr(torch, collective.dtype))  # 16 bits where they are compressed
         self.sum_over(collective, total)
         spread(total, gradients)
 

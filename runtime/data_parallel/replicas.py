@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from placer.errors import UsageError
 from placer.plans.plan import Sharding
 from placer.plans.plan import Stage as PlannedStage
 from placer.program.mixed_allreduce import SumRoute
@@ -138,6 +139,12 @@ class FsdpReplica(Replica):
 
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
         whole = {parameter for parameter in module.parameters() if not parameter.dim()}
+        types = sorted({str(one.dtype) for one in module.parameters() if one.requires_grad and one.dim()})
+        if len(types) > 1:
+            raise UsageError(
+                f"a block has parameters of {' and of '.join(types)}, which FSDP2 does not shard together; plan with "
+                "--pin shard=optimizer, gradients or none"
+            )
         fully_shard(module, mesh=mesh, reshard_after_forward=gives_up, ignored_params=whole)
         sharded = cast(FSDPModule, module)
         sharded.set_gradient_divide_factor(1.0)

@@ -64,6 +64,7 @@ class PipelineRun(DeepSpeedRun):
 def _pipeline(plan: Plan, index: int, layer: nn.Module) -> nn.Module:
     """The model as the engine wants it; layers of other ranks are placeholders that are never called."""
     stages, library = len(plan.stages), deepspeed()
+    library.comm.init_distributed(dist_init_required=False, auto_mpi_discovery=False, verbose=False)
     made = library.pipe.PipelineModule(
         layers=[layer if at == index else nn.Identity() for at in range(stages)],
         topology=library.runtime.pipe.topology.PipeDataParallelTopology(num_pp=stages, num_dp=plan.stages[0].replicas),

@@ -109,7 +109,7 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
     found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
     for note in checkpoints.notes if checkpoints and world.first else ():
         print(f"placer: {note}", file=sys.stderr)
-    start = found or Progress(step=0, position=0)
+    start = (found or Progress(step=0, position=0)).at(plan.rows)
     if options.one_device and start.step:
         raise UsageError(
             f"the run goes on from step {start.step}, where one device cannot begin; "
@@ -250,7 +250,7 @@ class _Run:
             self.checkpoints.require_no_failure()
         if self.checkpoints and self.engine.state and (due or last):
             began = time.perf_counter()
-            progress = Progress(step=done, position=self._position(done))
+            progress = Progress(step=done, position=self._position(done), rows=self.plan.rows)
             write = self.checkpoints.save_beside if options.checkpoint_async else self.checkpoints.save
             self.saved = str(write(self.engine.state, progress))
             self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})

@@ -212,3 +212,18 @@ def test_a_rank_killed_while_writing_leaves_the_older_checkpoint_as_the_last(tmp
         launch_module(("checkpoint_ranks", "killed", str(tmp_path)), 2, SECONDS)
     found = latest(tmp_path)
     assert found is not None and found.name == "step-00000001"
+
+
+def test_a_batch_of_another_size_goes_on_at_the_row_that_comes_next() -> None:
+    eight = Progress(step=3, position=6, rows=8)
+    assert eight.at(8) == eight
+    assert eight.at(4) == Progress(step=3, position=12, rows=4)
+    assert eight.at(16) == Progress(step=3, position=3, rows=16)
+    assert Progress(step=3, position=6).at(4) == Progress(step=3, position=6, rows=4)
+    with pytest.raises(UsageError, match=r"has read 48 rows, in batches of 8, .* batches of 5"):
+        eight.at(5)
+
+
+def test_a_checkpoint_says_how_many_rows_a_batch_had(tmp_path: Path, world: World) -> None:
+    Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(1.0), Progress(step=2, position=2, rows=6))
+    assert Checkpoints(tmp_path, world, fingerprint="f").resume(Numbers(0.0)) == Progress(step=2, position=2, rows=6)
