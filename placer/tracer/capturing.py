@@ -34,10 +34,10 @@ from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
 from placer.tracer.functional.dropout_apart import dropout_apart
 from placer.tracer.graph_builder import assembled
-from placer.tracer.inputs.asked_by_model import passed_over
+from placer.tracer.inputs.asked_by_model import in_evaluation, passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
-from placer.tracer.inputs.casting import RUN_DTYPES, batch_in, copied_in
+from placer.tracer.inputs.casting import RUN_DTYPES, batch_in, in_dtype
 from placer.tracer.inputs.models import resolve
 from placer.tracer.measure.meta_run import meta_like, played
 from placer.tracer.measure.op_facts import sampled
@@ -71,8 +71,12 @@ def capture(
     require_plain_gradients(given)
     require_memory_apart(given)
 
+    theirs = resolved.ref.kind == "module"
+    modes = tuple(in_evaluation(given, kept=theirs))
+
     def cast(one: nn.Module) -> nn.Module:
-        return one if precision is None else copied_in(one, RUN_DTYPES[precision])
+        one = one if theirs else one.train()
+        return one if precision is None else in_dtype(one, RUN_DTYPES[precision], copied=theirs)
 
     built = cast(on_meta(given))
     _require_names(built)
@@ -94,7 +98,7 @@ def capture(
 
         graph = _with_opaque(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
     why = min(parted, default="")
-    return replace(graph, evaluation=why, notes=(*graph.notes, *passed_over(built), *_of_evaluation(why)))
+    return replace(graph, evaluation=why, notes=(*graph.notes, *modes, *passed_over(built), *_of_evaluation(why)))
 
 
 def _of_evaluation(why: str) -> Iterator[str]:

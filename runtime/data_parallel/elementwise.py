@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -78,8 +79,16 @@ def _begun(graph: Graph) -> dict[str, Tensor]:
     for name, shape in islice(learning.items(), MOST_TENSORS):
         most = SMALL if shape in known else LARGEST
         known.add(shape)
-        found[name] = torch.randn([max(2, min(size, most)) for size in shape], generator=generator)
+        found[name] = torch.randn(_small(shape, most), generator=generator)
     return found
+
+
+def _small(shape: Sequence[int], most: int) -> list[int]:
+    """Sizes of at least 2 and at most so many, and of a tensor that takes no more time than a matrix of these."""
+    sizes = [max(2, min(size, most)) for size in shape]
+    while prod(sizes) > LARGEST * LARGEST:
+        sizes[sizes.index(max(sizes))] //= 2
+    return sizes
 
 
 def _halves(whole: Tensor, dim: int) -> Sequence[Tensor | None]:

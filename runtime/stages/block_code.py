@@ -259,7 +259,7 @@ class BlockWriter:
     def counted(self, node: fx.Node, made: fx.Node) -> fx.Node:
         """The result of `node`; a mean over these rows, and a number added to it, count by their share of the batch."""
         if self._cut.pieces.adds_number(node):
-            if not isinstance(made.args[1], int | float):
+            if not (isinstance(made.args[1], int | float) or node.args[1] in counted_sizes(node)):
                 raise UsageError(f"the number that {node.name} adds to a part of a sum is not at hand where it is cut")
             with self.graph.inserting_before(made):
                 made.update_arg(1, self.graph.call_function(times_share, (made.args[1],), {"mode": self.mode}))
@@ -312,7 +312,7 @@ class BlockWriter:
         if node.op == "get_attr":
             return self._constant(node)
         if is_size(node):
-            return self._size(node)
+            return self._of_batch(node) if "law" in node.meta else self._size(node)
         return self._input(node, self._cut.name(node))
 
     def _constant(self, node: fx.Node) -> fx.Node:

@@ -42,7 +42,7 @@ def meta_model(plan: Plan, model: nn.Module | None, device: torch.device, weight
     if model is not None and weights:
         raise UsageError(f"--weights {weights} is given beside a model that has its own; give one of them")
     if model is not None:
-        given = _converted(plan, _same(plan, model), device)
+        given = _converted(plan, _same(plan, model), device, given=True)
         return MetaModel(model=given, source=ModelInMemory(named_tensors(given)))
     resolved = _rebuildable(plan)
     deferred, note = DeferredInit(draws=not weights), ""
@@ -58,7 +58,7 @@ def meta_model(plan: Plan, model: nn.Module | None, device: torch.device, weight
         _without_memory(module, device, None)
     if weights:
         source, note = pretrained(weights, module, source), ""
-    return MetaModel(model=_converted(plan, module, device), source=source, note=note)
+    return MetaModel(model=_converted(plan, module, device, given=False), source=source, note=note)
 
 
 def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device, weights: str = "") -> nn.Module:
@@ -68,14 +68,14 @@ def prepared_model(plan: Plan, model: nn.Module | None, device: torch.device, we
     UsageError, StalePlanError for another model.
     """
     if model is not None:
-        return _converted(plan, _same(plan, model), device)
+        return _converted(plan, _same(plan, model), device, given=True)
     made = _rebuildable(plan).build("meta" if device.type == "meta" else "cpu", plan.seed)
     if weights:
         source = pretrained(weights, made, ModelInMemory(named_tensors(made)))
         with torch.no_grad():
             for name, tensor in made.state_dict(keep_vars=True).items():
                 tensor.copy_(source.read(name, Box(shape=tuple(tensor.shape))))
-    return _converted(plan, made, device)
+    return _converted(plan, made, device, given=False)
 
 
 def _rebuildable(plan: Plan) -> tracer.ResolvedModel:
@@ -93,8 +93,9 @@ def _same(plan: Plan, model: nn.Module) -> nn.Module:
     return model
 
 
-def _converted(plan: Plan, model: nn.Module, device: torch.device) -> nn.Module:
-    return as_built(casting.cast(model, device, casting.RUN_DTYPES[plan.settings.precision]))
+def _converted(plan: Plan, model: nn.Module, device: torch.device, *, given: bool) -> nn.Module:
+    model = casting.cast(model, device, casting.RUN_DTYPES[plan.settings.precision])
+    return as_built(model) if given else model.train()
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

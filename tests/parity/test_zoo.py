@@ -65,7 +65,7 @@ def test_rows_that_meet_by_where_they_stand_are_refused_or_equal() -> None:
     wrong = [case for case in cases if case.verdict not in ("equal", "refused")]
     assert [(case.entry.name, case.layout, case.told) for case in wrong] == []
     whole = {case.entry.name for case in cases if case.verdict == "refused" and case.layout == "data=2"}
-    assert whole == names - {"TokenBefore", "OddScale", "Routed", "Suppressed", "Reciprocal", "Unbiased"}
+    assert whole == names - {"TokenBefore", "OddScale", "Routed", "Suppressed", "Reciprocal", "Unbiased", "Smoothed"}
 
 
 def test_what_a_capture_takes_for_granted_is_looked_at() -> None:

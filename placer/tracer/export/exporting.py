@@ -27,7 +27,7 @@ from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.state.kept_values import Kept, untouched
 from placer.tracer.export.state.module_state import state_written
-from placer.tracer.export.unseen import unseen_refused
+from placer.tracer.export.unseen import told_of_the_export, unseen_refused
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.value_checks import values_unchecked
 
@@ -130,7 +130,7 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
     except PlacerError:
         raise
     except Exception as error:
-        module = _with_default_device(wrapper, batch, error, training)
+        module = _told(wrapper, batch, error, training) or _with_default_device(wrapper, batch, error, training)
     if not isinstance(module, fx.GraphModule):
         raise CaptureError(f"torch.export gave a {type(module).__name__}, not a graph; report this as a bug of placer")
     return Raw(module=module, wrapper=wrapper, input_names=tuple(batch))
@@ -146,6 +146,13 @@ def _exported(
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
+
+
+def _told(wrapper: Training, batch: dict[str, torch.Tensor], error: Exception, training: bool) -> nn.Module | None:
+    """A model that asks whether it is exported, and else looks at values, as it is where it hears so."""
+    with told_of_the_export() as asked, contextlib.suppress(Exception):
+        return _exported(wrapper, batch, None, training) if asked and _depends_on_values(error) else None
+    return None
 
 
 def _with_default_device(

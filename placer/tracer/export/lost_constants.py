@@ -32,13 +32,7 @@ def regained(plain: Plain, real: Plain, names: tuple[str, ...]) -> bool:
         name, twin = str(node.target), real.state.get(readers.get(reader, ""))
         if name not in names:
             continue
-        if (
-            twin is None
-            or twin.is_meta
-            or (twin.shape, twin.dtype) != (plain.state[name].shape, plain.state[name].dtype)
-        ):
-            return False
-        if found.setdefault(name, twin) is not twin:
+        if twin is None or not _alike(plain.state[name], twin) or found.setdefault(name, twin) is not twin:
             return False
     if len(found) < len(names):
         return False

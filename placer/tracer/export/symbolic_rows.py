@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 import torch
 from torch import fx, nn
@@ -23,6 +24,11 @@ from placer.tracer.export.row_laws import RowLaw, law_of
 ROWS = (3, 5)
 # Of a third export where sizes have a fixed part: a square of the rows is 8 * rows - 15 at both of the others.
 THIRD = 6
+
+
+#: An argument of a call: its number, or its name. The laws of an op's.
+_Place: TypeAlias = int | str
+_Laws: TypeAlias = dict[fx.Node, dict[_Place, RowLaw]]
 
 
 class OtherRowsError(CaptureError):
@@ -50,8 +56,7 @@ def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], ro
         _require_same_at(rows, pairs, at_rows, lifter.laws)
         _require_same_constants(at_first, at_rows, (ROWS[0], rows))
     for first, second in pairs:
-        first.args = lifter.merge(first.args, second.args, first)  # type: ignore[assignment]
-        first.kwargs = lifter.merge(first.kwargs, second.kwargs, first)  # type: ignore[assignment]
+        lifter.lift(first, second)
     return at_first
 
 
@@ -66,29 +71,32 @@ def _require_same_constants(first: Plain, second: Plain, rows: tuple[int, int] =
             )
 
 
-def _require_same_at(
-    rows: int, pairs: list[tuple[fx.Node, fx.Node]], found: Plain, laws: Mapping[tuple[float, float], RowLaw]
-) -> None:
+def _require_same_at(rows: int, pairs: list[tuple[fx.Node, fx.Node]], found: Plain, laws: _Laws) -> None:
     """What the ops of two exports give for `rows` rows is what an export at those has."""
     try:
         at_rows = [other for _, other in _paired(pairs[0][0].graph, found.graph, (ROWS[0], rows))]
     except CaptureError as error:
         raise OtherRowsError(str(error)) from None
     for (first, second), other in zip(pairs, at_rows, strict=True):
-        leaves = (_pytree.tree_leaves((node.args, node.kwargs)) for node in (first, second, other))
-        for a, b, c in zip(*leaves, strict=False):
+        own, numbers = laws.get(first, {}), _numbers(other)
+        for place, law in own.items():
+            if not law.says(rows, numbers.get(place)):
+                raise _otherwise(first, (law.at(ROWS[0]), law.at(ROWS[1]), numbers.get(place)), rows)
+        for a, b, c in zip(*(_leaves(node, own) for node in (first, second, other)), strict=False):
             if type(a) is int and type(b) is int:
                 same = type(c) is int and (b - a) * (rows - ROWS[0]) == (c - a) * (ROWS[1] - ROWS[0])
-            elif type(a) is float and type(b) is float and (a, b) in laws:
-                same = laws[a, b].says(rows, c)
             else:
                 same = isinstance(a, fx.Node) or a == c or repr(a) == repr(c)
             if not same:
-                raise OtherRowsError(
-                    f"{target_name(first)} at {first.meta.get('source', '')} uses {a} and {b} for {ROWS[0]} and "
-                    f"{ROWS[1]} rows and {c} for {rows}: it does not grow evenly with the rows; make it independent of "
-                    "their number, of chance and of how often it ran"
-                )
+                raise _otherwise(first, (a, b, c), rows)
+
+
+def _otherwise(node: fx.Node, uses: tuple[object, object, object], rows: int) -> OtherRowsError:
+    return OtherRowsError(
+        f"{target_name(node)} at {node.meta.get('source', '')} uses {uses[0]} and {uses[1]} for {ROWS[0]} and "
+        f"{ROWS[1]} rows and {uses[2]} for {rows}: it does not grow evenly with the rows; make it independent of their "
+        "number, of chance and of how often it ran"
+    )
 
 
 def _integers(node: fx.Node) -> list[int]:
@@ -102,6 +110,12 @@ def _fixed_parts(first: fx.Node, second: fx.Node) -> Iterator[int]:
     for a, b in zip(_integers(first), _integers(second), strict=False):
         if a != b:
             yield a - (b - a) * ROWS[0] // (ROWS[1] - ROWS[0])
+
+
+def _leaves(node: fx.Node, laws: Mapping[_Place, RowLaw]) -> list[object]:
+    """What an op is called with, but for the numbers that follow laws."""
+    args = [None if place in laws else one for place, one in enumerate(node.args)]
+    return _pytree.tree_leaves((args, {name: None if name in laws else one for name, one in node.kwargs.items()}))
 
 
 def _other_numbers(pairs: list[tuple[fx.Node, fx.Node]]) -> bool:
@@ -130,17 +144,19 @@ def is_size(node: fx.Node) -> bool:
 
 def counted_sizes(node: fx.Node) -> frozenset[fx.Node]:
     """The sizes that an op reckons with as numbers (`x / x.shape[0]`): for a piece they stay those of the batch."""
-    return frozenset(one for one in _numbers(node) if isinstance(one, fx.Node) and is_size(one))
+    return frozenset(one for one in _numbers(node).values() if isinstance(one, fx.Node) and is_size(one))
 
 
-def _numbers(node: fx.Node) -> list[object]:
-    """The arguments that an op reckons with."""
+def _numbers(node: fx.Node) -> dict[_Place, object]:
+    """The arguments that an op reckons with, by number or name."""
     if not isinstance(node.target, torch._ops.OpOverload) or target_name(node) == "aten::arange":
-        return []  # its end says how many numbers there are
+        return {}  # its end says how many numbers there are
     formal = node.target._schema.arguments
-    given = [*zip((one.name for one in formal), node.args, strict=False), *node.kwargs.items()]
     numbers = {one.name for one in formal if _is_number(one.type)}
-    return [one for name, one in given if name in numbers]
+    placed: dict[_Place, object] = {
+        place: one for place, (own, one) in enumerate(zip(formal, node.args, strict=False)) if own.name in numbers
+    }
+    return {**placed, **{name: one for name, one in node.kwargs.items() if name in numbers}}
 
 
 def _is_number(kind: torch.JitType) -> bool:
@@ -156,14 +172,29 @@ class _Lifter:
         self._rows: fx.Node | None = None
         self._last: fx.Node | None = None
         self._by_law: dict[RowLaw, fx.Node] = {}
-        self.laws: dict[tuple[float, float], RowLaw] = {}
+        self.laws: _Laws = {}
 
     def learn_laws(self, first: fx.Node, second: fx.Node, third: fx.Node) -> None:
         """The law of each number that an op reckons with and that differs between three exports."""
-        for known in zip(*map(_numbers, (first, second, third)), strict=False):
+        numbers = [_numbers(node) for node in (first, second, third)]
+        for place, number in numbers[0].items():
+            known = [one.get(place) for one in numbers]
             law = law_of(dict(zip((*ROWS, THIRD), known, strict=True)))
-            if law is not None and self._batched and known[0] != known[1]:
-                self.laws[known[:2]] = law
+            if law is not None and self._batched and number != known[1]:
+                self.laws.setdefault(first, {})[place] = law
+
+    def lift(self, first: fx.Node, second: fx.Node) -> None:
+        """Give `first` nodes for what differs in `second`."""
+        own = self.laws.get(first, {})
+        lawful = {place: self._number(law) for place, law in own.items()}
+
+        def put(node: fx.Node) -> tuple[tuple[object, ...], dict[str, object]]:
+            args = tuple(lawful.get(place, one) for place, one in enumerate(node.args))
+            return args, {name: lawful.get(name, one) for name, one in node.kwargs.items()}
+
+        (args, kwargs), (others, named) = put(first), put(second)
+        first.args = self.merge(args, others, first)  # type: ignore[assignment]
+        first.kwargs = self.merge(kwargs, named, first)  # type: ignore[assignment]
 
     def merge(self, first: object, second: object, node: fx.Node) -> object:
         """`first` with integers that differ from `second` replaced by size nodes."""
@@ -176,8 +207,6 @@ class _Lifter:
             return first
         if self._batched and type(first) is int and type(second) is int and first != second:
             return self._size(first, second, node)
-        if isinstance(first, float) and (first, second) in self.laws:
-            return self._number(self.laws[first, second])  # type: ignore[index]
         # nan differs from itself.
         if first != second and repr(first) != repr(second):
             raise _not_affine(node, first, second)

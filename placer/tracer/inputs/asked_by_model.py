@@ -20,7 +20,6 @@ def passed_over(model: nn.Module) -> Iterator[str]:
             f"the model has gradient checkpointing switched on ({asking[0] or type(model).__name__}), which a plan "
             "does not follow: it says by itself which stages recompute (settings.recompute, --recompute full for all)"
         )
-    yield from _in_evaluation(model)
     config = getattr(model, "config", None)
     asked = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
     if isinstance(asked, torch.dtype) and asked is not torch.float32:
@@ -31,14 +30,19 @@ def passed_over(model: nn.Module) -> Iterator[str]:
         )
 
 
-def _in_evaluation(model: nn.Module) -> Iterator[str]:
-    """What becomes of modules that are in evaluation."""
+def in_evaluation(model: nn.Module, *, kept: bool) -> Iterator[str]:
+    """What becomes of modules that are in evaluation, `kept` so where the model is a person's own instance."""
     still = still_parts(model)
-    if still:
-        more = f" and {len(still) - 1} more modules are" if len(still) > 1 else " is"
+    more = f" and {len(still) - 1} more modules are" if len(still) > 1 else " is"
+    if still and kept:
         yield (
             f"{next(iter(still))}{more} in evaluation (eval()) while the model trains, as in a run: statistics and "
             "dropout there are those of evaluation; call train() on the model before it is planned if they shall train"
         )
-    elif not model.training:
+    elif still:
+        yield (
+            f"{next(iter(still))}{more} in evaluation (eval()) as the model is built, and a run puts all in training, "
+            "as model.train() does; a part that shall stay so overrides train()"
+        )
+    elif not model.training and kept:
         yield "the model is in evaluation (eval()), and a run puts it in training, as model.train() does"

@@ -5,7 +5,6 @@ A model may look at its types (`if h.dtype == torch.float16`), so that its graph
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from placer.errors import UsageError
+from placer.io.usercode import said
 from placer.plans.settings import Precision
 from placer.tracer.inputs.batches import Batch
 
@@ -45,16 +45,22 @@ def cast(model: nn.Module, device: torch.device | str, dtype: torch.dtype) -> nn
     return model._apply(moved)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def copied_in(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of the model in `dtype`, where it lies; the model itself where it is that already, or cannot be copied."""
+def in_dtype(model: nn.Module, dtype: torch.dtype, *, copied: bool) -> nn.Module:
+    """The model in `dtype`, where it lies, or a copy of it if it is not that already. Raises UsageError where it cannot
+    be copied."""
     other = {one.dtype for _, one in _tensors(model) if one.is_floating_point() or one.is_complex()}
     if other <= {dtype, _COMPLEX.get(dtype)}:
         return model
-    with contextlib.suppress(TypeError, RuntimeError, NotImplementedError):
-        model = copy.deepcopy(model)
-        device = next(one.device for _, one in _tensors(model))
-        return cast(model, device, dtype)
-    return model
+    if copied:
+        try:
+            model = copy.deepcopy(model)
+        except (TypeError, RuntimeError, NotImplementedError) as error:
+            raise UsageError(
+                f"the model has tensors of another type than {dtype} and cannot be copied ({said(error)}); give it in "
+                "that type, as model.to(...) makes it, or as package.module:factory"
+            ) from None
+    device = next(one.device for _, one in _tensors(model))
+    return cast(model, device, dtype)
 
 
 def batch_in(batch: Batch, dtype: torch.dtype) -> Batch:

@@ -214,7 +214,7 @@ def _kept_fused(node: fx.Node, facts: Facts) -> tuple[torch.Tensor, ...]:
     """Query, key and value of attention, its mask where that is one of numbers, and its result; what a norm reads."""
     if _is_rms_norm(node):
         return (facts[node.all_input_nodes[0]].results[0],)
-    read = (facts[argument].results[0] for argument in node.all_input_nodes[:4])
+    read = (facts[argument].results[0] for argument in _tensor_inputs(node)[:4])
     return (*(value for value in read if value.is_floating_point()), facts[node].results[0])
 
 
@@ -245,7 +245,7 @@ def _fused(fusing: list[fx.Node], facts: Facts, apart: set[int]) -> dict[fx.Node
 def _numbers_of_mask(node: fx.Node, facts: Facts) -> int:
     """Bytes of the numbers that attention makes of a mask of booleans, which its kernels take (torch's
     `convert_boolean_attn_mask`)."""
-    masks = (facts[argument].results[0] for argument in node.all_input_nodes[:4] if _is_attention(node))
+    masks = (facts[argument].results[0] for argument in _tensor_inputs(node)[:4] if _is_attention(node))
     return sum(mask.numel() * facts[node].results[0].element_size() for mask in masks if mask.dtype == torch.bool)
 
 

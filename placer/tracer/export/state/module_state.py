@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from unittest import mock
 
 import torch
 from torch import nn
 
 from placer.errors import UncapturableError
+from placer.io.usercode import calling_line
 from placer.tracer.export.state.kept_values import Kept
 from placer.tracer.export.state.model_values import values_of
 
@@ -24,10 +26,11 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     buffers = [(path, module, dict(module._buffers)) for path, module in model.named_modules()]
     names = {name for name, _ in model.named_buffers()}
     trained = {name for name, _ in model.named_parameters()}
-    parts, learning = _parts(model), _learning(model)
+    parts = _parts(model)
     kept.carry_over(model)
     before = values_of(model, loss)
-    yield
+    with _learning_kept(model):
+        yield
     new = next((name for name, _ in model.named_buffers() if name not in names), None)
     if new is not None:
         raise UncapturableError(f"forward registers the buffer {new}; do so in __init__, where every rank finds it")
@@ -37,7 +40,6 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     other = next((name for name, part in _parts(model).items() if parts.get(name) is not part), None)
     if other is not None:
         raise UncapturableError(f"forward makes the module {other}; do so in __init__, where every rank finds it")
-    _require_learning(model, learning)
     for path, module, held in buffers:
         for name, old in held.items():
             if old is not None and module._buffers.get(name) is not old:
@@ -45,20 +47,35 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     kept.add(before, values_of(model, loss), rows)
 
 
-def _learning(model: nn.Module) -> dict[str, bool]:
-    return {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+_REQUIRES_GRAD, _SET = vars(torch._C.TensorBase)["requires_grad"], torch.Tensor.requires_grad_
 
 
-def _require_learning(model: nn.Module, before: dict[str, bool]) -> None:
-    """Raise UncapturableError where forward froze a parameter, or let one learn, and give that back."""
-    other = [name for name, now in _learning(model).items() if now != before[name]]
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(before[name])
-    if other:
-        raise UncapturableError(
-            f"forward sets requires_grad of the parameter {other[0]}, which is {before[other[0]]} before the first "
-            "step; freeze it, or let it learn, before the model is planned"
-        )
+@contextlib.contextmanager
+def _learning_kept(model: nn.Module) -> Iterator[None]:
+    """In the body whoever freezes a parameter of the model, or lets one learn, gets an UncapturableError."""
+    own = {id(parameter) for parameter in model.parameters()}
+
+    def require(tensor: torch.Tensor, learns: bool) -> None:
+        if id(tensor) in own and bool(learns) != tensor.requires_grad:
+            raise UncapturableError(
+                f"forward sets requires_grad of a parameter at {calling_line()}, which an export does not see; freeze "
+                "it, or let it learn, before the model is planned, or detach() what it makes"
+            )
+
+    def assigned(tensor: torch.Tensor, learns: bool) -> None:
+        require(tensor, learns)
+        _REQUIRES_GRAD.__set__(tensor, learns)
+
+    def called(tensor: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+        require(tensor, requires_grad)
+        return _SET(tensor, requires_grad)
+
+    watched = property(_REQUIRES_GRAD.__get__, assigned)
+    with (
+        mock.patch.object(torch.Tensor, "requires_grad", watched, create=True),
+        mock.patch.object(torch.Tensor, "requires_grad_", called, create=True),
+    ):
+        yield
 
 
 def _parts(model: nn.Module) -> dict[str, nn.Module]:

@@ -21,9 +21,9 @@ def require_memory_apart(model: nn.Module) -> None:
     for (name, tensor), (other, second) in pairs:
         if _changes(tensor) | _changes(second) and _overlap(tensor, second):
             raise UncapturableError(
-                f"{name} and {other} are two tensors in the same memory, so that whoever writes one writes the other: "
-                "each device would hold them apart; make them one (self.b.weight = self.a.weight, the same "
-                "nn.Parameter) or clone() one of them"
+                f"{name} and {other} lie in the same memory, where a write of one may be one of the other, and each "
+                "device would hold them apart; make them one (self.b.weight = self.a.weight, the same nn.Parameter) or "
+                "clone() one of them"
             )
 
 

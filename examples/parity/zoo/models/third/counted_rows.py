@@ -155,6 +155,18 @@ class Unbiased(Counted):
         return functional.cross_entropy(scores, y, reduction="sum") / (float(y.shape[0]) - 1.0)
 
 
+class Smoothed(Counted):
+    """Labels smoothed by a share of the rows, a norm's epsilon, and a number that is added to the loss."""
+
+    def met(self, h: Tensor) -> Tensor:
+        parts = h.view(-1, 4, 4)
+        return functional.instance_norm(parts, eps=1.0 / h.shape[0]).flatten(1)
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        n = y.shape[0]
+        return functional.cross_entropy(scores, y, label_smoothing=1.0 / n) + 1.0 / n
+
+
 class Waving(Counted):
     """A factor that no law of the rows gives."""
 
@@ -164,6 +176,7 @@ class Waving(Counted):
 
 _ENTRIES = (
     HardestRows, GhostNorm, Pieces, ManyRows, AtMostSeven, OneFewer, TableOfRows, PlaceOfCount, RolledByCount,
-    Suppressed, ColumnPoisson, FilledByLabels, SolvedShared, Reciprocal, Unbiased, Waving,
+    Suppressed, ColumnPoisson, FilledByLabels, SolvedShared, Reciprocal, Unbiased, Smoothed,
+    Waving,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)

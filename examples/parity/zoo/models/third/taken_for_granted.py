@@ -97,6 +97,16 @@ class FrozenAfterwards(Plain):
         return loss
 
 
+class FrozenForAWhile(Plain):
+    """A layer that learns nothing of one of its uses, as GANs' critics."""
+
+    def features(self, h: Tensor) -> Tensor:
+        self.middle.requires_grad_(False)
+        h = h + self.middle(h)
+        self.middle.requires_grad_(True)
+        return h
+
+
 class HiddenTeacher(Plain):
     """A moving average of a layer, kept in a list as many keep teachers."""
 
@@ -200,12 +210,12 @@ class OthersAlone(Plain):
 
 _ENTRIES = (
     SqueezedRows, SqueezedNothing, SqueezedPair, SharedMemory, SharedBuffers, EvalAfterwards, FrozenAfterwards,
-    HiddenTeacher, ToldToCompile, Strided, StridedInOrder, SummedScalar, RepeatedToSize, SetByFirstBatch, DataRead,
-    LastWeights, NumbersAndLists, OthersAlone,
+    FrozenForAWhile, HiddenTeacher, ToldToCompile, Strided, StridedInOrder, SummedScalar, RepeatedToSize,
+    SetByFirstBatch, DataRead, LastWeights, NumbersAndLists, OthersAlone,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)
 #: Of these, the ones whose models do what no export holds.
 REFUSED = frozenset({
     "SharedMemory", "SharedBuffers", "EvalAfterwards", "FrozenAfterwards", "HiddenTeacher", "Strided",
-    "SetByFirstBatch",
+    "SetByFirstBatch", "FrozenForAWhile",
 })  # fmt: skip

@@ -1,0 +1,75 @@
+"""Parts in evaluation: an instance keeps its own, what placer builds is put in training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import placer
+from placer.errors import CaptureError
+from placer.runtime import load
+
+SHAPES = {"x": (6, 5), "y": ((6,), "int64")}
+
+
+class Backed(nn.Module):
+    """A backbone with statistics and dropout, in evaluation as it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).eval()
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        return functional.cross_entropy(self.head(self.back(x)), y)
+
+
+def batch() -> dict[str, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(1)
+    return {"x": torch.randn(6, 5, generator=drawn), "y": torch.randint(4, (6,), generator=drawn)}
+
+
+def test_the_parts_of_an_instance_stay_as_they_are() -> None:
+    model = Backed()
+    with torch.no_grad():
+        expected = model(**batch())
+    plan = placer.plan(model, "localx1", batch=SHAPES)
+    assert any("back and 3 more modules are in evaluation" in one for one in plan.assumptions)
+    run = load(plan, model)
+    assert run.step(batch()) == pytest.approx(float(expected), rel=1e-6)
+    assert not model.back.training and float(model.state_dict()["back.1.num_batches_tracked"]) == 0
+
+
+def test_what_is_built_for_a_run_trains() -> None:
+    plan = placer.plan("test_modes:Backed", "localx1", batch=SHAPES)
+    assert any("a run puts all in training" in one for one in plan.assumptions)
+    run = load(plan)
+    run.step(batch())
+    assert float(run.full_state_dict()["back.1.num_batches_tracked"]) == 1
+
+
+class Checked(Backed):
+    """Looks at values where it is not exported."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        if not torch.compiler.is_compiling() and not bool(x.isfinite().all()):
+            raise ValueError("no numbers")
+        return super().forward(x, y)
+
+
+class Looking(Backed):
+    """Looks at values whether it is exported or not."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        return super().forward(x, y) if bool((x > 0).any()) else x.sum()
+
+
+def test_checks_of_values_may_be_left_out_of_an_export() -> None:
+    assert placer.capture("test_modes:Checked", batch=SHAPES).loss.reduction == "sum"
+    with pytest.raises(CaptureError, match="values of tensors"):
+        placer.capture("test_modes:Looking", batch=SHAPES)
