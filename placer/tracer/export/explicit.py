@@ -1,8 +1,11 @@
 """Ops that look at the sizes or the memory of what they are given, told what they saw in the whole batch.
 
-squeeze()                      the dims that have one entry: those of the whole, as a piece of more may have one too
-as_strided(x, ...)             of values that lie in the order of their dims, and are laid so before
-repeat_interleave(x, 2, ...)   without the size of the result, which is there to spare a device that counts
+    squeeze()                      the dims that have one entry: those of the whole, as a piece of more may have one too
+    as_strided(x, ...)             of values that lie in the order of their dims, and are laid so before
+    repeat_interleave(x, 2, ...)   without the size of the result, which is there to spare a device that counts
+    fill_diagonal_(x, 0)           a write into the diagonal of a matrix, which has a form that does not write
+
+In: nodes of an export, with what they were given (`meta["val"]`). The plain graph has other calls in their place.
 """
 
 from __future__ import annotations
