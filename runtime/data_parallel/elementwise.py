@@ -1,5 +1,6 @@
 """Whether an optimizer moves each number by itself, as it must where a rank has some parameters, or pieces of them.
 
+    again            two optimizers with all of them, which move alike where none draws random numbers
     rows, columns    two optimizers with the halves of every parameter, cut along its first or its last dim
     parameters       two optimizers with half of the parameters each
 against one that has all of them, on random gradients.
@@ -33,41 +34,39 @@ _Share = Callable[[int, Tensor], Sequence[Tensor | None]]
 
 def require_elementwise(plan: Plan, make: OptimizerFactory) -> None:
     """Raise UsageError where ranks have parts of the parameters and the optimizer moves those otherwise than all
-    together; one that cannot be tried on tensors of its own is taken at its word."""
+    together, or all of them otherwise each time; one that cannot be tried on tensors of its own is taken at its word.
+    """
     begun = _begun(plan.graph)
-    for why, share in _shares(plan, len(begun)):
+    for why, where, share in _shares(plan, len(begun)):
         try:
             off = _difference(make, begun, share)
         except Exception:
             continue
         if off > TOLERANCE:
             raise UsageError(
-                f"the optimizer moves {why} (by {off:.1%} of the movement), {_how(plan)}; or give an optimizer that "
+                f"the optimizer moves {why} (by {off:.1%} of the movement), and {where}; or give an optimizer that "
                 "works element by element"
             )
 
 
-def _shares(plan: Plan, count: int) -> Iterable[tuple[str, _Share]]:
-    """What ranks have of so many parameters under a plan, each in words."""
-    if plan.layouts or {stage.sharding for stage in plan.stages} != {"none"}:
-        yield "halves of a tensor otherwise than the whole", lambda _, whole: _halves(whole, 0)
+def _shares(plan: Plan, count: int) -> Iterable[tuple[str, str, _Share]]:
+    """What ranks have of so many parameters under a plan: what is wrong with it, why and what to do, in words."""
+    if plan.world_size > 1:
+        drawn = f"the {plan.world_size} ranks of the plan would draw other random numbers: plan for one device"
+        yield "the same parameters otherwise each time", drawn, lambda _, whole: (whole, whole)
+    kept = sorted({stage.sharding for stage in plan.stages} - {"none"})
+    how = dict.fromkeys([*(f"shard={one}" for one in kept), *(f"tensor={one.degree}" for one in plan.layouts)])
+    cut = f"the plan cuts parameters ({', '.join(how)}): plan with --pin shard=none --pin tensor=1"
+    if how:
+        yield "the upper half of a tensor otherwise than the whole", cut, lambda _, whole: _halves(whole, 0)
     if plan.layouts:
-        yield "halves of a tensor otherwise than the whole", lambda _, whole: _halves(whole, -1)
+        yield "the left half of a tensor otherwise than the whole", cut, lambda _, whole: _halves(whole, -1)
     if len(plan.stages) > 1:
         yield (
             "some parameters otherwise than beside the others",
+            f"the plan gives them to {len(plan.stages)} stages: plan with --pin pipeline=1",
             lambda at, whole: (whole, None) if at < count // 2 else (None, whole),
         )
-
-
-def _how(plan: Plan) -> str:
-    kept = sorted({stage.sharding for stage in plan.stages} - {"none"})
-    how = [*(f"shard={one}" for one in kept), *(f"tensor={one.degree}" for one in plan.layouts)]
-    stages = len(plan.stages)
-    if not how:
-        return f"and the plan gives them to {stages} stages: plan with --pin pipeline=1"
-    whole = "--pin shard=none --pin tensor=1" + (" --pin pipeline=1" if stages > 1 else "")
-    return f"and the plan cuts parameters ({', '.join(dict.fromkeys(how))}): plan with {whole}"
 
 
 def _begun(graph: Graph) -> dict[str, Tensor]:
@@ -101,9 +100,9 @@ def _difference(make: OptimizerFactory, begun: Mapping[str, Tensor], share: _Sha
     together = {name: nn.Parameter(one.clone()) for name, one in begun.items()}
     sides: list[dict[str, nn.Parameter]] = [{}, {}]
     for at, (name, one) in enumerate(begun.items()):
-        for side, part in zip(sides, share(at, one.clone()), strict=True):
+        for side, part in zip(sides, share(at, one), strict=True):
             if part is not None:
-                side[name] = nn.Parameter(part.contiguous())
+                side[name] = nn.Parameter(part.clone(memory_format=torch.contiguous_format))
     optimizers = [make(GivenParameters(held)) for held in (together, *sides)]
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):

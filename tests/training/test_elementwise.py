@@ -59,7 +59,7 @@ def test_what_moves_each_number_by_itself_goes_with_every_plan(name: str, plan: 
 def test_what_looks_at_whole_tensors_is_refused_where_they_are_cut(make: Callable[..., torch.optim.Optimizer]) -> None:
     require_elementwise(WHOLE, make)
     for plan in (SHARDED, UPDATED_IN_PARTS):
-        with pytest.raises(UsageError, match=r"moves halves of a tensor otherwise than the whole .* shard="):
+        with pytest.raises(UsageError, match=r"moves the .* half of a tensor otherwise than the whole .* shard="):
             require_elementwise(plan, make)
 
 
@@ -97,6 +97,24 @@ def test_what_looks_at_other_parameters_is_refused_where_a_rank_has_some(make: O
     refused = not alone and not (make is by_order and plan is SHARDED)
     with pytest.raises(UsageError, match="moves") if refused else nullcontext():
         require_elementwise(plan, make)
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise, as Langevin dynamics do."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """A step, and the noise."""
+        super().step()
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.add_(torch.randn_like(one), alpha=0.1)
+
+
+def test_what_draws_random_numbers_is_refused_on_many_ranks() -> None:
+    require_elementwise(tiny_plan(1, 1), Noisy)
+    with pytest.raises(UsageError, match=r"otherwise each time .* the 2 ranks of the plan would draw other"):
+        require_elementwise(tiny_plan(2, 1), Noisy)
 
 
 def test_a_factory_that_knows_its_own_parameters_only_is_taken_at_its_word() -> None:
