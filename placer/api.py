@@ -204,19 +204,24 @@ def solve(problem: Problem, strategy: str = "auto", framework: str = "") -> Plan
     return completed(problem, found, strategy)
 
 
+def _rounded_sums(plan: Plan) -> tuple[str, ...]:
+    """What is said of gradients that are summed in 16 bits, where they are many."""
+    if plan.settings.precision not in SIXTEEN_BITS or len(plan.microbatches) <= MOST_SUMMED:
+        return ()
+    return (
+        f"the gradients of {len(plan.microbatches)} microbatches are summed in {plan.settings.precision}, and small "
+        "ones are lost beside a large sum (of 64 by some percent): --precision bfloat16-autocast sums in float32",
+    )
+
+
 def completed(problem: Problem, found: Solution, strategy: str = "auto") -> Plan:
     """The plan of a judged solution with what was assumed and asked, ready to save."""
     best = found.plan
     early = (f"{ENDED[found.ended]}: this is the best plan so far, {_proven(best)}",) if found.ended else ()
     for note in early:
         print(f"placer: {note}", file=sys.stderr)
-    few = best.settings.precision in SIXTEEN_BITS and len(best.microbatches) > MOST_SUMMED
-    summed = (
-        f"the gradients of {len(best.microbatches)} microbatches are summed in {best.settings.precision}, and small "
-        "ones are lost beside a large sum (of 64 by some percent): --precision bfloat16-autocast sums in float32",
-    )
     whole = (f"the batch is not divided, neither over replicas nor in microbatches: {problem.whole_batch}",)
-    notes = (*problem.graph.notes, *(whole if problem.whole_batch else ()), *(summed if few else ()))
+    notes = (*problem.graph.notes, *(whole if problem.whole_batch else ()), *_rounded_sums(best))
     assumptions = tuple(dict.fromkeys((*notes, *best.assumptions, *early)))
     asked = Asked(
         strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget, islands=problem.islands

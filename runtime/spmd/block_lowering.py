@@ -157,7 +157,9 @@ class LocalBlock:
         """An op that the runtime rewrites in every layout: the same function on pieces, or what stands for it."""
         graph, function = self._into.graph, change.function
         pieces = self._pieces(node, change, given)
-        arguments = fx.map_arg(change.arguments, lambda one: pieces[one] if one in pieces else self._into.value(one))
+        arguments = fx.map_arg(
+            change.arguments, lambda one: pieces[one] if one in pieces else self._into.sized(node, one)
+        )
         keywords: dict[str, Argument] = {"mode": self._into.mode}
         counted = function in COUNTED
         forms = [form for form in called.forms if not (counted and form.name == "mean_loss")]

@@ -236,16 +236,18 @@ class BlockWriter:
             read = {source: self.read(node, source) for source in node.all_input_nodes}
             self._written[node] = self.counted(node, self.graph.node_copy(node, read.__getitem__))
             return
-        arguments = fx.map_arg(change.arguments, self.value)
+        arguments = fx.map_arg(change.arguments, lambda source: self.sized(node, source))
         new = self.graph.call_function(change.function, arguments, {"mode": self.mode})
         new.meta = dict(node.meta)
         self._written[node] = new
 
     def read(self, node: fx.Node, source: fx.Node) -> fx.Node:
         """What stands for `source` where `node` reads it."""
-        if source in counted_sizes(node):
-            return self._of_batch(source)
-        return self.entering(node, source, lambda: self.value(source))
+        return self.entering(node, source, lambda: self.sized(node, source))
+
+    def sized(self, node: fx.Node, source: fx.Node) -> fx.Node:
+        """What stands for `source` in a call in place of `node`: a size that it reckons with is that of the batch."""
+        return self._of_batch(source) if source in counted_sizes(node) else self.value(source)
 
     def entering(self, node: fx.Node, source: fx.Node, value: Callable[[], fx.Node]) -> fx.Node:
         """The `value` that `node` reads of `source`, or its sum over the batch, or what these rows count of it."""
@@ -312,7 +314,7 @@ class BlockWriter:
         if node.op == "get_attr":
             return self._constant(node)
         if is_size(node):
-            return self._of_batch(node) if "law" in node.meta else self._size(node)
+            return self._size(node)
         return self._input(node, self._cut.name(node))
 
     def _constant(self, node: fx.Node) -> fx.Node:

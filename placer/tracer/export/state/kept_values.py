@@ -17,6 +17,7 @@ from torch import nn
 
 from placer.errors import UncapturableError
 from placer.tracer.export.state.model_values import Plain, Values, attributes
+from placer.tracer.export.state.shared_memory import memory_of
 
 _Copy = list[object] | dict[object, object]
 
@@ -98,7 +99,7 @@ class Kept:
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a run found `tensor`, or one in the same memory: an export reads a parameter of a module that is
         hidden in a list as a tensor of its own."""
-        return id(tensor) in self.known or _memory(tensor) in {_memory(one) for one in self.known.values()}
+        return any(memory_of(one) == memory_of(tensor) for one in self.known.values())
 
     def require_unread(self, tensor: torch.Tensor) -> None:
         """Raise UncapturableError if a graph reads `tensor` and a run has put another in its place."""
@@ -141,11 +142,6 @@ def _grows_with_rows(earlier: Plain, earlier_rows: int, now: Plain, rows: int) -
 
 def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy:
     return dict(value) if isinstance(value, dict) else list(value)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """What tells memory apart from other memory, of tensors that are alive."""
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 def _is_tensor(value: object) -> bool:

@@ -16,7 +16,7 @@ def require_memory_apart(model: nn.Module) -> None:
     """Raise UncapturableError where two parameters or buffers, of which one may change, share memory."""
     held: dict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
     for name, tensor in _tensors(model):
-        held[tensor.untyped_storage()._cdata].append((name, tensor))
+        held[memory_of(tensor)].append((name, tensor))
     pairs = (pair for together in held.values() for pair in combinations(together, 2))
     for (name, tensor), (other, second) in pairs:
         if _changes(tensor) | _changes(second) and _overlap(tensor, second):
@@ -25,6 +25,11 @@ def require_memory_apart(model: nn.Module) -> None:
                 "device would hold them apart; make them one (self.b.weight = self.a.weight, the same nn.Parameter) or "
                 "clone() one of them"
             )
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """What tells its memory apart from other memory, while it is alive."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
