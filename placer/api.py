@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from placer.tracer.inputs.batches import BatchLike
 
 
-# Gradients of so many microbatches are summed in 16 bits without a word (the sum of 8 alike ones in bfloat16 is off by
-# half a percent, as that of one is; of 64 by 4%, of 512 by 36%).
+# Gradients of so many microbatches are summed in 16 bits without a word: a tensor of bfloat16 added 8, 64 and 512 times
+# to zeros is 0.4%, 3% and 31% off (`s += g`, g = torch.randn(4096).bfloat16(), by the norm).
 MOST_SUMMED = 16
 
 
