@@ -23,7 +23,7 @@ from placer.io.usercode import reference_of
 from placer.io.versions import versions
 from placer.plans.ledger import Ledger
 from placer.plans.plan import SEEDS, Asked, Plan
-from placer.plans.settings import SIXTEEN_BITS, Precision, RunSettings
+from placer.plans.settings import Precision, RunSettings
 from placer.rules.opaque import OpaqueCost
 from placer.search.asked import Budget, budget_of, parse_pins, pin_texts, require_islands
 from placer.search.judge import solve_with
@@ -36,11 +36,6 @@ from placer.targets.frameworks.nearest import nearest
 if TYPE_CHECKING:
     from placer.tracer.export.exporting import LossFunction
     from placer.tracer.inputs.batches import BatchLike
-
-
-# Gradients of so many microbatches are summed in 16 bits without a word: a tensor of bfloat16 added 8, 64 and 512 times
-# to zeros is 0.4%, 3% and 31% off (`s += g`, g = torch.randn(4096).bfloat16(), by the norm).
-MOST_SUMMED = 16
 
 
 def capture(
@@ -204,16 +199,6 @@ def solve(problem: Problem, strategy: str = "auto", framework: str = "") -> Plan
     return completed(problem, found, strategy)
 
 
-def _rounded_sums(plan: Plan) -> tuple[str, ...]:
-    """What is said of gradients that are summed in 16 bits, where they are many."""
-    if plan.settings.precision not in SIXTEEN_BITS or len(plan.microbatches) <= MOST_SUMMED:
-        return ()
-    return (
-        f"the gradients of {len(plan.microbatches)} microbatches are summed in {plan.settings.precision}, and small "
-        "ones are lost beside a large sum (of 64 by some percent): --precision bfloat16-autocast sums in float32",
-    )
-
-
 def completed(problem: Problem, found: Solution, strategy: str = "auto") -> Plan:
     """The plan of a judged solution with what was assumed and asked, ready to save."""
     best = found.plan
@@ -221,7 +206,7 @@ def completed(problem: Problem, found: Solution, strategy: str = "auto") -> Plan
     for note in early:
         print(f"placer: {note}", file=sys.stderr)
     whole = (f"the batch is not divided, neither over replicas nor in microbatches: {problem.whole_batch}",)
-    notes = (*problem.graph.notes, *(whole if problem.whole_batch else ()), *_rounded_sums(best))
+    notes = (*problem.graph.notes, *(whole if problem.whole_batch else ()))
     assumptions = tuple(dict.fromkeys((*notes, *best.assumptions, *early)))
     asked = Asked(
         strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget, islands=problem.islands

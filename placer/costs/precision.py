@@ -35,7 +35,7 @@ from placer.costs.autocast import (
 )
 from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Parameter, Tensor
 from placer.io.memo import once
-from placer.plans.settings import RunSettings
+from placer.plans.settings import SIXTEEN_BITS, RunSettings
 
 FLOATING = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 
@@ -50,7 +50,9 @@ FEW_BYTES = {EIGHT_BITS: 1.0, FOUR_BITS: 0.5}
 # rowwise and columnwise usage). Weights are left out: they are cast once a step (its `is_first_microbatch`).
 CAST_COPIES = 2
 # Stacks that hold gradients of bfloat16 weights in one float32 buffer (`memory.stacks`), in which collectives work.
-WIDE_SUMS = ("megatron", "megatron-core")
+WIDE_BUFFERS = ("megatron", "megatron-core")
+# Stacks that cast gradients of 16 bits to float32 where they are summed: this runtime, and FSDP2 with its reduce_dtype.
+WIDE_CASTS = ("torch", "fsdp")
 # What sends rows of what an op reads to other devices (`spmd.local_ops.inner_ops`); else it sums or compares.
 ROWS_SENT = frozenset({"exchange", "all_to_all"})
 # Casts of the model itself, to the type that they were captured with.
@@ -87,7 +89,8 @@ class OpNumerics:
 class Numerics:
     """The dtypes of a run: `base` as captured, `weights` as kept on the device, `compute` of products, `compressed` of
     gradients while replicas sum them (empty: as they are). autocast: whose lists of ops it goes by (None: no autocast).
-    gathered: FSDP gathers weights in `compute` already. wide_sums: the stack sums 16 bits in float32 (`summed`).
+    gathered: FSDP gathers weights in `compute` already. wide_sums: the stack sums 16 bits in float32 (`summed`), and
+    casts: that it casts to do so.
     crossing, entering: the types of values that cross blocks where they are not as kept, and of what enters the blocks
     of a class (by its identity)."""
 
@@ -100,6 +103,7 @@ class Numerics:
     tf32: bool = False
     compressed: str = ""
     wide_sums: bool = False
+    casts: bool = False
     crossing: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     entering: Mapping[int, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -114,10 +118,11 @@ class Numerics:
                 base=base, weights="float32", compute="bfloat16", autocast=backend, few_bits=few,
                 gathered=settings.stack == "fsdp", compressed=compressed,
             )._through(graph)  # fmt: skip
+        casts = settings.precision in SIXTEEN_BITS and settings.stack in WIDE_CASTS
         return Numerics(
             base=base, weights=settings.precision, compute=settings.precision, few_bits=few, tf32=settings.tf32,
-            compressed=compressed,
-            wide_sums=settings.precision == "bfloat16" and settings.stack in WIDE_SUMS,
+            compressed=compressed, casts=casts,
+            wide_sums=casts or (settings.precision == "bfloat16" and settings.stack in WIDE_BUFFERS),
         )  # fmt: skip
 
     @property
@@ -142,16 +147,17 @@ class Numerics:
         return ITEM_BYTES[self.weights]
 
     def summed(self, size: float) -> float:
-        """Bytes in which the stack sums gradients of `size` bytes, which this runtime sums as they are."""
+        """Bytes in which the stack sums gradients of `size` bytes, over microbatches and over devices."""
         return size * ITEM_BYTES["float32"] / self.weight_bytes if self.wide_sums else size
 
     def between_replicas(self, size: float) -> float:
         """Bytes that replicas sum of gradients of `size` bytes."""
-        return size * ITEM_BYTES[self.compressed] / self.weight_bytes if self.compressed else size
+        return size * ITEM_BYTES[self.compressed] / self.weight_bytes if self.compressed else self.summed(size)
 
-    def before_compression(self, size: float) -> float:
-        """Bytes of gradients of which replicas sum `size` bytes."""
-        return size * self.weight_bytes / ITEM_BYTES[self.compressed] if self.compressed else size
+    @property
+    def casts_between_replicas(self) -> bool:
+        """Whether replicas cast gradients to sum them."""
+        return self.casts or bool(self.compressed)
 
     def kept(self, dtype: str) -> str:
         """The dtype a weight or value captured as `dtype` has outside of autocast ops."""

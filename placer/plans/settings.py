@@ -97,7 +97,7 @@ class RunSettings:
         if self.gradient_compression != "none" and self.precision in SIXTEEN_BITS:
             raise UsageError(
                 f"gradient_compression is {self.gradient_compression} with precision {self.precision}, whose gradients "
-                "have 16 bits as they are; leave it out, or compute in float32, float64 or bfloat16-autocast"
+                "have 16 bits until float32 sums them; leave it out, or take float32, float64 or bfloat16-autocast"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise UsageError(f"betas are {self.betas}; give two numbers from 0 to below 1")

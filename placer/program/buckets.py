@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from placer.costs.precision import FLOATING
 from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
 from placer.plans.plan import Plan
-from placer.plans.settings import RunSettings
+from placer.plans.settings import SIXTEEN_BITS, RunSettings
 from placer.plans.transfers import stage_of_block
 from placer.spmd.parameter_layouts import held_parameters
 
@@ -47,11 +47,17 @@ class ShardUnit:
     dtype: str
 
 
+def summed_in(dtype: str, size: int) -> tuple[str, int]:
+    """The type in which gradients of `dtype` are summed, and the bytes of `size` bytes of them in it: those of 16 bits
+    in float32, as small ones would be lost beside a large sum."""
+    return ("float32", size * 2) if dtype in SIXTEEN_BITS else (dtype, size)
+
+
 def between_replicas(dtype: str, size: int, settings: RunSettings) -> tuple[str, int]:
     """The type in which replicas sum gradients of `dtype`, and the bytes of `size` bytes of them in it."""
     compressed = settings.gradient_compression
     if compressed == "none":
-        return dtype, size
+        return summed_in(dtype, size)
     return compressed, size // ITEM_BYTES[parameter_dtype("float32", settings)] * ITEM_BYTES[compressed]
 
 
@@ -142,14 +148,14 @@ def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:
 
 
 def parameter_dtype(dtype: str, settings: RunSettings) -> str:
-    """The type in which a parameter captured as `dtype` and its gradient are held in a run."""
+    """The type in which a parameter captured as `dtype`, and what one backward gives of its gradient, is in a run."""
     if dtype not in FLOATING:
         return dtype
     return "float32" if settings.precision == "bfloat16-autocast" else settings.precision
 
 
 def held_bytes(parameter: Parameter, settings: RunSettings) -> int:
-    """Bytes of a parameter, and of its gradient, in a run."""
+    """Bytes of a parameter, and of what one backward gives of its gradient, in a run."""
     return parameter.elements * ITEM_BYTES[parameter_dtype(parameter.dtype, settings)]
 
 

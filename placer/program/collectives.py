@@ -33,6 +33,7 @@ from placer.program.buckets import (
     part_buckets,
     shard_bytes,
     shared_parameters,
+    summed_in,
 )
 from placer.program.fsdp import sharded_collectives
 from placer.program.instructions import Collective
@@ -95,7 +96,9 @@ def _parts(plan: Plan, position: int, replica: int, inner: int) -> Iterator[Coll
     for stage, at in enumerate(position_of(plan)):
         for index, (over, bucket) in enumerate(part_buckets(plan, stage, inner) if at == position else ()):
             ranks = summed_ranks(plan, stage, over, rank_of(plan, position, replica, inner))
-            yield replace(_of_bucket(bucket, stage, f"parts {index}", ranks), purpose="parts")
+            dtype, size = summed_in(bucket.dtype, bucket.bytes)
+            found = _of_bucket(bucket, stage, f"parts {index}", ranks)
+            yield replace(found, purpose="parts", dtype=dtype, bytes=size)
 
 
 def _bucket_reductions(plan: Plan, position: int, stage: int, inner: int) -> Iterator[Collective]:
@@ -134,11 +137,12 @@ def _tied(plan: Plan, name: str, stages: tuple[int, ...], position: int, place: 
         if by_shard
         else held_bytes(parameter, settings)
     )
+    dtype, size = summed_in(parameter_dtype(parameter.dtype, settings), size)
     ranks = _tied_ranks(plan, holders, replica if by_shard else None, inner if by_inner else None)
     groups = tied_groups(plan, name)[ranks] if len(plan.cluster.backends) > 1 else 1
     return Collective(
         kind="all_reduce", engine="placer", purpose="tied", ranks=ranks, bytes=size, unit=name,
-        dtype=parameter_dtype(parameter.dtype, settings), way=sum_route(plan, ranks, size, groups),
+        dtype=dtype, way=sum_route(plan, ranks, size, groups),
     )  # fmt: skip
 
 

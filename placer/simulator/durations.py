@@ -16,6 +16,7 @@ from placer.costs.timing.stage import StageSeconds
 from placer.io.memo import remembered
 from placer.plans.plan import Plan, Stage
 from placer.plans.transfers import transfers
+from placer.program.buckets import between_replicas, summed_in
 from placer.program.collectives import tied_groups
 from placer.program.instructions import Collective, Compute, Message, OptimizerStep, Program
 from placer.program.lowering import crossings
@@ -104,13 +105,26 @@ class Durations:
         if entry.purpose == "gradients" and entry.kind == "all_reduce":
             stage = self._plan.stages[entry.stage]
             costs = self._of(stage)
-            size = costs.numerics.before_compression(entry.bytes)
-            return costs.after_backward.bucket(devices, size, stage.reduction)
+            return costs.after_backward.bucket(devices, self._as_made(entry), stage.reduction)
         if entry.purpose == "parameters" and entry.engine == "placer":
             return self._of(self._plan.stages[entry.stage]).after_backward.gather(devices, entry.bytes)
         groups = self._tied(entry.unit)[entry.ranks] if entry.purpose == "tied" else 1
-        size = self._costs.numerics.summed(entry.bytes) if entry.purpose in ("tied", "parts") else entry.bytes
-        return self._costs.network.collective(entry.kind, devices, size, groups)
+        return self._costs.network.collective(entry.kind, devices, self._moved(entry), groups)
+
+    def _moved(self, entry: Collective) -> float:
+        """Bytes of what the stack of the plan's settings moves."""
+        numerics = self._costs.numerics
+        if entry.purpose in ("tied", "parts"):
+            return numerics.summed(self._as_made(entry))
+        scatters = entry.purpose == "gradients"
+        return numerics.between_replicas(self._as_made(entry)) if scatters else entry.bytes
+
+    def _as_made(self, entry: Collective) -> float:
+        """Bytes of gradients that are summed, in the type in which a backward makes them."""
+        settings, numerics = self._plan.settings, self._costs.numerics
+        own = numerics.weights, numerics.weight_bytes
+        _, summed = summed_in(*own) if entry.purpose in ("tied", "parts") else between_replicas(*own, settings)
+        return entry.bytes * numerics.weight_bytes / summed
 
     @remembered
     def _tied(self, name: str) -> dict[tuple[int, ...], int]:

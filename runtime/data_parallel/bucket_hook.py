@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute
-from placer.runtime.distributed.tensors import GroupOf, sum_over
+from placer.runtime.distributed.tensors import GroupOf, sum_over, summed_in
 from placer.runtime.observer import Observer
 
 Summed = torch.futures.Future[torch.Tensor]
@@ -30,8 +30,9 @@ Summed = torch.futures.Future[torch.Tensor]
 
 @dataclass(kw_only=True, eq=False)
 class BucketHook:
-    """Sums over `ranks`. way: None where their library sums by itself. compressed: the type to sum in, None: as they
-    are. buckets: those it was last given, by number."""
+    """Sums over `ranks`. way: None where their library sums by itself. compressed: the 16 bits to sum in, None: as they
+    are, and 16 bits in float32. earlier: what other microbatches added up, of which the next buckets take what is
+    theirs. buckets: those it was last given, by number."""
 
     ranks: tuple[int, ...]
     way: SumRoute | ServerRoute | None
@@ -39,6 +40,7 @@ class BucketHook:
     observer: Observer
     compressed: torch.dtype | None = None
     buckets: dict[int, weakref.ref[torch.UntypedStorage]] = field(default_factory=dict)
+    earlier: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
 
     @property
     def hook(self) -> Callable[[object, GradBucket], Summed]:
@@ -47,7 +49,8 @@ class BucketHook:
         def hook(state: object, bucket: GradBucket) -> Summed:
             buffer = bucket.buffer()
             self.buckets[bucket.index()] = weakref.ref(buffer.untyped_storage())
-            sent = buffer if self.compressed is None else buffer.to(self.compressed)
+            sent = buffer.to(self.compressed or summed_in(buffer.dtype))
+            self._add_earlier(bucket, sent)
             self.observer.collective(
                 Collective(
                     kind="all_reduce",
@@ -66,6 +69,17 @@ class BucketHook:
         # DDP compares the annotations themselves, which are text in this file.
         hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
         return hook
+
+    def _add_earlier(self, bucket: GradBucket, sent: torch.Tensor) -> None:
+        """Add what was put aside of the bucket's parameters."""
+        if not self.earlier:
+            return
+        begin = bucket.buffer().storage_offset()
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            found = self.earlier.pop(parameter, None)
+            if found is not None:
+                place = gradient.storage_offset() - begin
+                sent.as_strided(gradient.size(), gradient.stride(), place).add_(found)
 
     def _summed(self, sent: torch.Tensor, buffer: torch.Tensor) -> Summed:
         """The sum of what is sent, in the bucket it came from."""

@@ -17,7 +17,7 @@ from placer.program.buckets import divided_buckets, gradient_buckets, part_bucke
 from placer.program.collectives import tied_by_inner, tied_by_shard
 from placer.program.instructions import Collective, Program
 from placer.runtime.data_parallel.zero1 import Zero1
-from placer.runtime.distributed.tensors import flat, local_part, spread, sum_over
+from placer.runtime.distributed.tensors import flat, local_part, spread, sum_over, summed_in
 from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Observer
 from placer.runtime.spmd import Pieces
@@ -120,7 +120,7 @@ class Gradients:
         gradients = [local_part(_gradient(parameter)) for parameter in members]
         total = flat(gradients)
         if not total.is_complex():  # there are none of few bits
-            total = total.to(getattr(torch, collective.dtype))  # 16 bits where they are compressed
+            total = total.to(getattr(torch, collective.dtype))  # float32 for 16 bits, and these where compressed
         self.sum_over(collective, total)
         spread(total, gradients)
 
@@ -154,7 +154,8 @@ class Gradients:
         held = self._held(name)
         if not held:
             return None
-        total = local_part(_gradient(held[0])).clone(memory_format=torch.contiguous_format)
+        first = local_part(_gradient(held[0]))
+        total = first.to(summed_in(first.dtype), copy=True, memory_format=torch.contiguous_format)
         for parameter in held[1:]:
             total += local_part(_gradient(parameter))
         return total
@@ -203,7 +204,7 @@ class Gradients:
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     """The gradient; zeros are put where there is none, as every rank must take part."""
     if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
     return parameter.grad
 
 

@@ -20,9 +20,8 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 from placer.runtime.data_parallel.zero1 import Zero1
-from placer.runtime.distributed.tensors import local_part
+from placer.runtime.distributed.tensors import SIXTEEN_BITS, local_part, summed_in
 
-_SIXTEEN_BIT = frozenset({torch.bfloat16, torch.float16})
 # One kernel does a step of AdamW three times as fast as its ops one by one (float32 on a CPU core, hidden 64 and 256).
 _FUSED = frozenset({"cpu", "cuda"})
 # torch.nn.utils.clip_grad_norm_ adds this to the norm it divides by.
@@ -73,13 +72,14 @@ class Updater:
         #: What this rank updates of each parameter: the parameter, or its own rows of it, in the parameter's memory.
         self.own = {name: self._rows(name, p) for name, p in self.named.items()}
         self._host, self._landed = host, dict[str, torch.Tensor]()
-        #: What is updated instead of parameters: masters, and copies on the host.
+        #: What is updated instead of parameters: masters, copies on the host, and those of rows with gaps between them
+        #: (of a transposed parameter), as the fused kernels read all memory from the first element on.
         self._kept = {
             name: nn.Parameter(_copied(local_part(own), host))
             for name, own in self.own.items()
-            if host is not None or own.dtype in _SIXTEEN_BIT
+            if host is not None or own.dtype in SIXTEEN_BITS or _has_gaps(local_part(own.detach()))
         }
-        self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in _SIXTEEN_BIT}
+        self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in SIXTEEN_BITS}
         #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
         self.optimizer = _steps_alone(make(GivenParameters(self.updated))) if self.updated else None
@@ -190,8 +190,12 @@ def _plain(parameter: nn.Parameter) -> nn.Parameter:
 
 def _copied(tensor: torch.Tensor, host: torch.device | None) -> torch.Tensor:
     """What is updated instead of a parameter."""
-    dtype = torch.float32 if tensor.dtype in _SIXTEEN_BIT else tensor.dtype
-    return _empty(tensor.detach(), host or tensor.device, dtype).copy_(tensor.detach())
+    return _empty(tensor.detach(), host or tensor.device, summed_in(tensor.dtype)).copy_(tensor.detach())
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether the elements do not fill the memory from the first to the last: what is made like it keeps other gaps."""
+    return tensor.stride() != torch.empty_like(tensor, device="meta").stride()
 
 
 def _empty(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

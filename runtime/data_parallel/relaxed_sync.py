@@ -88,13 +88,13 @@ class Column:
     def own_gradients(self) -> list[torch.Tensor]:
         """Of the rows of this replica; zeros where nothing flowed."""
         self.gradients.finish()
-        return self.laid(torch.zeros_like)
+        return self.laid(torch.zeros)
 
-    def laid(self, fill: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+    def laid(self, fill: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         """The gradients that lie in the parameters, in their order; what `fill` makes where there is none."""
         for parameter in self.updater.named.values():
             if parameter.grad is None:
-                parameter.grad = fill(parameter)
+                parameter.grad = fill(parameter.shape, dtype=parameter.grad_dtype, device=parameter.device)
         return [parameter.grad for parameter in self.updater.named.values() if parameter.grad is not None]
 
     def norm(self) -> float:
@@ -219,7 +219,7 @@ class StaleGradients:
     def _apply(self) -> float | None:
         """Update with the oldest gradients on their way."""
         column, limit = self._column, self._column.plan.settings.clip_norm
-        gradients = column.laid(torch.empty_like)
+        gradients = column.laid(torch.empty)
         with column.observer.during("reduction"):
             for (work, elements), bucket in zip(self._travelling.popleft(), column.buckets(gradients), strict=True):
                 work.wait()

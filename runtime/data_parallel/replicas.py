@@ -8,19 +8,25 @@
 
 Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
 FSDP2 by a divide factor of 1. Only the backward of a stage's last microbatch reduces.
+
+Gradients of 16 bits are summed in float32, over microbatches and over replicas. Autograd and FSDP2 (by its
+reduce_dtype) add them up so by themselves. DDP wants gradients of the type of its parameters: what earlier microbatches
+added up is put aside before the last backward, and added to it bucket by bucket.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterable
 from typing import cast
 
 import torch
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from placer.errors import UsageError
@@ -30,7 +36,7 @@ from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute
 from placer.runtime.data_parallel.bucket_hook import BucketHook
 from placer.runtime.data_parallel.compression import CompressedReduceScatter
-from placer.runtime.distributed.tensors import GroupOf
+from placer.runtime.distributed.tensors import GroupOf, summed_in
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
@@ -81,7 +87,7 @@ class DdpReplica(Replica):
             init_sync=False,
             **_no_buffer_sync(),  # type: ignore[arg-type]  # one of two names, both bool
         )
-        self._buckets = hook.buckets
+        self._hook = hook
         self._engine.register_comm_hook(None, hook.hook)
 
     def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
@@ -93,7 +99,19 @@ class DdpReplica(Replica):
         """Arm the reducer before the backward that completes the gradients."""
         self._engine.require_backward_grad_sync = last
         if last:
+            self._put_aside()
             self._engine.reducer.prepare_for_backward([])
+        else:
+            add_up_wide(self.stage.parameters())
+
+    def _put_aside(self) -> None:
+        """Have the last backward make gradients of the type of the parameters; those before it wait for it."""
+        for parameter in self.stage.parameters():
+            if parameter.requires_grad and parameter.grad_dtype != parameter.dtype:
+                if parameter.grad is not None:
+                    self._hook.earlier[parameter] = parameter.grad
+                parameter.grad = None
+                parameter.grad_dtype = parameter.dtype
 
     def settle(self) -> None:
         """Fill the buckets in the order in which gradients came in the first step."""
@@ -102,7 +120,7 @@ class DdpReplica(Replica):
     @property
     def lasting(self) -> tuple[torch.UntypedStorage, ...]:
         """The buckets that it last reduced and still has."""
-        found = (reference() for reference in self._buckets.values())
+        found = (reference() for reference in self._hook.buckets.values())
         return tuple(storage for storage in found if storage is not None)
 
 
@@ -139,13 +157,14 @@ class FsdpReplica(Replica):
 
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
         whole = {parameter for parameter in module.parameters() if not parameter.dim()}
-        types = sorted({str(one.dtype) for one in module.parameters() if one.requires_grad and one.dim()})
+        types = {one.dtype for one in module.parameters() if one.requires_grad and one.dim()}
         if len(types) > 1:
             raise UsageError(
-                f"a block has parameters of {' and of '.join(types)}, which FSDP2 does not shard together; plan with "
-                "--pin shard=optimizer, gradients or none"
+                f"a block has parameters of {' and of '.join(sorted(map(str, types)))}, which FSDP2 does not shard "
+                "together; plan with --pin shard=optimizer, gradients or none"
             )
-        fully_shard(module, mesh=mesh, reshard_after_forward=gives_up, ignored_params=whole)
+        policy = MixedPrecisionPolicy(reduce_dtype=next(map(summed_in, types), None), cast_forward_inputs=False)
+        fully_shard(module, mesh=mesh, reshard_after_forward=gives_up, ignored_params=whole, mp_policy=policy)
         sharded = cast(FSDPModule, module)
         sharded.set_gradient_divide_factor(1.0)
         # Without this FSDP2 uses a pre-multiplied sum, which gloo does not have.
@@ -169,7 +188,7 @@ def replica(
     compressed: torch.dtype | None = None,
 ) -> Replica:
     """`stage` held as its plan says by `ranks`; in buckets of `bucket_bytes` DDP sums its gradients in this way, unless
-    that is None. compressed: the type in which DDP and FSDP2 sum them, None: as they are."""
+    that is None. compressed: the 16 bits to which gradients are cast while they are summed, None: they are not."""
     if len(ranks) == 1:
         return Replica(stage)
     group = group_of(ranks)
@@ -181,6 +200,13 @@ def replica(
         return Replica(stage)
     hook = BucketHook(ranks=ranks, way=way, group_of=group_of, observer=observer, compressed=compressed)
     return DdpReplica(stage, group, bucket_bytes, hook)
+
+
+def add_up_wide(parameters: Iterable[nn.Parameter]) -> None:
+    """Have autograd add the gradients of 16 bits of these up in float32; FSDP2 sees to those of its shards."""
+    for parameter in parameters:
+        if parameter.requires_grad and not isinstance(parameter, DTensor):
+            parameter.grad_dtype = summed_in(parameter.dtype)
 
 
 def _no_buffer_sync() -> dict[str, bool]:

@@ -19,10 +19,17 @@ from placer.runtime.distributed.served_sum import served_sum
 
 GroupOf = Callable[[tuple[int, ...]], dist.ProcessGroup]
 
+SIXTEEN_BITS = frozenset({torch.bfloat16, torch.float16})
+
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part of a sharded tensor; any other as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def summed_in(dtype: torch.dtype) -> torch.dtype:
+    """The type in which gradients of `dtype` are summed, as `placer.program.buckets.summed_in` has it."""
+    return torch.float32 if dtype in SIXTEEN_BITS else dtype
 
 
 def all_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from placer.program.collectives import tied_by_inner
 from placer.program.instructions import Program
 from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of_rank, replica_ranks
 from placer.program.reductions import planned_route
-from placer.runtime.data_parallel.replicas import Replica, replica
+from placer.runtime.data_parallel.replicas import DdpReplica, Replica, add_up_wide, replica
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.world import Groups
 from placer.runtime.observer import Relay
@@ -163,6 +163,8 @@ def rank_state(
         )  # fmt: skip
         if sharded:
             fill(stage)
+        if relaxed or (len(plan.microbatches) > 1 and not isinstance(replicas[index], DdpReplica)):
+            add_up_wide(stage.parameters())
     divided = [index for index in stages if group is not None and plan.stages[index].sharding == "optimizer"]
     return RankState(
         program=program, relay=relay, ranks=ranks, group=group, stages=stages, replicas=replicas,

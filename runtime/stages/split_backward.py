@@ -108,11 +108,13 @@ def _zeros(gradient: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _accumulate(leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
-    """Add to `.grad`; the first is copied: autograd may give several leaves one tensor, or one number seen as many."""
+    """Add to `.grad`, in its own type; the first is copied: autograd may give several leaves one tensor, or one number
+    seen as many."""
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is not None:
             held = leaf.grad
-            leaf.grad = gradient.clone(memory_format=torch.contiguous_format) if held is None else held + gradient
+            first = partial(gradient.to, leaf.grad_dtype, copy=True, memory_format=torch.contiguous_format)
+            leaf.grad = first() if held is None else held + gradient
 
 
 def _node(tensor: torch.Tensor) -> Node:

@@ -54,14 +54,14 @@ def test_what_is_exposed_is_the_last_bucket_or_what_the_backward_cannot_hide() -
 
 
 def test_megatron_core_sums_in_float32_what_it_keeps_so() -> None:
-    """Twice the bytes over a link of 1 GB/s; NeMo's recipes keep and sum 16 bits."""
+    """Twice the bytes over a link of 1 GB/s, as this runtime does; NeMo's recipes keep and sum 16 bits."""
     plan = data_parallel(1e-6, overlap=False)
     wide, narrow, own = (
         replace(plan, settings=RunSettings(clip_norm=None, overlap=False, precision="bfloat16", stack=stack))
         for stack in ("megatron-core", "nemo", "torch")
     )
     reduced = [estimate(each).seconds.reduction for each in (wide, narrow, own)]
-    assert reduced[1] == reduced[2]
+    assert reduced[2] == pytest.approx(reduced[0], rel=5e-3)  # which casts besides
     assert reduced[0] - reduced[1] == pytest.approx(8 * MIB * 2 / 1e9, rel=1e-3)  # a ring of two passes half on twice
     assert simulate(wide).ledger.seconds.reduction == pytest.approx(reduced[0])
 

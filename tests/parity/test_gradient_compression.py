@@ -177,7 +177,7 @@ def test_without_replicas_there_is_nothing_to_compress() -> None:
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_gradients_of_16_bits_are_refused(precision: Precision) -> None:
-    with pytest.raises(UsageError, match="have 16 bits as they are; leave it out"):
+    with pytest.raises(UsageError, match="have 16 bits until float32 sums them; leave it out"):
         RunSettings(precision=precision, gradient_compression="bfloat16")
 
 

@@ -1,4 +1,4 @@
-"""Seconds of casting gradients to the 16 bits in which replicas sum them, and back: memory-bound, beside the sum.
+"""Seconds of casting gradients to the type in which replicas sum them, and back: memory-bound, beside the sum.
 
     whole gradients   a bucket of w bytes per element cast to c bytes, and its sum back: 2 (w + c)
     sharded state     a block's gradients, and this replica's shard of their sum back: (w + c) (1 + 1/parts)

@@ -2,9 +2,9 @@
 
     parameters     elements * bytes of the kept dtype; sharded over the replicas with `parameters`; whole plus the shard
                    with `gradients` (FSDP2 without resharding keeps both)
-    gradients      the same elements at the same dtype; sharded with these two, but whole where several microbatches add
-                   up (only the last backward scatters, unit by unit, giving up the whole ones as it goes); of other
-                   stacks as `stacks.py` has it
+    gradients      the same elements at the same dtype (those of 16 bits at float32 where microbatches add up); sharded
+                   with these two, but whole where several microbatches add up (only the last backward scatters, unit by
+                   unit, giving up the whole ones as it goes); of other stacks as `stacks.py` has it
     optimizer      adamw: two float32 moments (float64 at float64), sgd: one if it has momentum; plus float32 masters of
                    16-bit weights; sharded with any sharding; none with settings.offload (on the host)
     activations    sum over a device's stages of microbatches in flight * kept bytes: what autograd saves, or with
@@ -116,7 +116,7 @@ def stage_state(
     sharded = spread if sharding in BY_FSDP else held.trainable
     kept = held.parameters if sharded == held.trainable else -(-held.parameters * sharded // held.trainable)
     own = _share(kept, parts)
-    whole = held.trainable * (holding.added if sharding == "gradients" and holding.added else holding.each)
+    whole = held.trainable * ((accumulates and holding.added) or holding.each)
     divided = state_bytes(numerics, settings) - holding.whole_masters
     scattered = _share(sharded * holding.each, parts)
     scatters = not accumulates or (holding.scatters and sharding == "parameters")
@@ -145,12 +145,13 @@ def stage_memory(
     else:
         copied = min(trainable, holding.bucket) * (holding.standing or holding.each)
         lasting, moved, closing = 0, Moved(), copied if replicas > 1 else 0
-    if replicas > 1 and numerics.compressed and sharding not in BY_FSDP:  # a cast copy of each bucket that is under way
-        closing += -int(-numerics.between_replicas(lasting or closing) // 1)
+    if replicas > 1 and numerics.casts_between_replicas and sharding not in BY_FSDP:
+        closing = _cast(numerics, whole, lasting, closing, accumulates=accumulates)
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
     gathers = sharding == "optimizer" and parts > 1 and holding.bucket is None
     gathering = _share(whole, parts) if gathers else 0
-    updating, messages = max(gathering, _updating(trainable, numerics, settings, parts)), _messages(span, rows)
+    updating = max(gathering, _updating(trainable, numerics, settings, parts, accumulates=accumulates))
+    messages = _messages(span, rows)
     beside = span.backward.temporary(recompute, rows, moved)
     share = (state.gradients - standing) / whole if whole else 1.0
     return StageMemory(
@@ -259,13 +260,26 @@ def _reduced(
     return 0, Moved(), min(gradients, max(SIZES) + span.unit)
 
 
-def _updating(trainable: int, numerics: Numerics, settings: RunSettings, parts: int) -> int:
-    """Bytes that an update on the device makes beside gradients: float32 ones of masters; where SGD decays weights, on
-    GPUs a list of new ones (torch/optim/sgd.py, `_foreach_add(grads, params, alpha=weight_decay)`).
+def _cast(numerics: Numerics, gradients: int, lasting: int, closing: int, *, accumulates: bool) -> int:
+    """`closing` of gradients that are cast to be summed: with a copy of each bucket that is under way. What has added
+    up is wide by then, but under DDP, whose last backward makes as many in the type of the weights."""
+    copies = -int(-numerics.between_replicas(lasting or closing) // 1)
+    if numerics.casts and accumulates:
+        return gradients + copies if lasting else copies
+    return closing + copies
+
+
+def _updating(
+    trainable: int, numerics: Numerics, settings: RunSettings, parts: int, *, accumulates: bool
+) -> int:  # fmt: skip
+    """Bytes that an update on the device makes beside gradients: float32 ones of masters, but where they added up in
+    float32; where SGD decays weights, on GPUs a list of new ones (torch/optim/sgd.py, `_foreach_add(grads, params,
+    alpha=weight_decay)`).
     """
     if settings.offload == "optimizer":
         return 0
     if numerics.masters:
-        return _share(trainable * gradient_holding(numerics, settings).update, parts)
+        holding = gradient_holding(numerics, settings)
+        return 0 if accumulates and holding.added > holding.each else _share(trainable * holding.update, parts)
     decays = settings.optimizer == "sgd" and settings.weight_decay != 0
     return _share(trainable * numerics.weight_bytes, parts) if decays else 0

@@ -1,7 +1,8 @@
 """What the stacks of other projects hold beside weights and what ops keep: gradients, their copies, those of the loss.
 
 torch               gradients in the weights' type, which come with the first backward and go with the update; that
-                    makes float32 ones of masters, each in place of one that goes. This runtime does so.
+                    makes float32 ones of masters, each in place of one that goes. Those of 16 bits that microbatches
+                    add to are float32 ones; under DDP those of the last backward are beside them. This runtime does so.
 fsdp                the same, but with `parameters` each microbatch's gradients are scattered (torch.distributed.fsdp
                     without `no_sync`, as torchtitan and Composer run it); what adds up whole does so in float32
                     (_fully_shard/_fsdp_param.py, `to_accumulated_grad_if_needed`; torchtitan: `mixed_precision_reduce`)
@@ -47,8 +48,8 @@ DEEPSPEED_BUCKET = 500_000_000
 class GradientHolding:
     """Bytes per element that trains of what a stack holds for gradients.
 
-    each: of gradients that come with the first backward and go with the update; added: where they are to be divided and
-    add up whole. standing: of what is there from the first step on. update: of those that a replica updates, made
+    each: of gradients that come with the first backward and go with the update; added: where they add up whole, over
+    microbatches. standing: of what is there from the first step on. update: of those that a replica updates, made
     beside them. bucket: elements that a reduction copies; None: as this runtime reduces; 0: it works in place.
     whole_masters: of float32 weights that are not divided with the optimizer's state. scatters: of parameters that are
     divided, gradients are so while microbatches add up. spreads: what is divided is so over all devices that hold the
@@ -70,9 +71,10 @@ def gradient_holding(numerics: Numerics, settings: RunSettings) -> GradientHoldi
     own, stack = numerics.weight_bytes, settings.stack
     wide, masters = numerics.weights == "bfloat16", MASTER_BYTES * numerics.masters
     if stack == "torch":
-        return GradientHolding(each=own, update=max(0, masters - own))
+        return GradientHolding(each=own, update=max(0, masters - own), added=max(own, masters))
     if stack == "fsdp":
-        return GradientHolding(each=own, update=max(0, masters - own), scatters=True, spreads=True, added=MASTER_BYTES)
+        added = max(own, MASTER_BYTES)
+        return GradientHolding(each=own, update=max(0, masters - own), scatters=True, spreads=True, added=added)
     if stack == "megatron-deepspeed" and wide:
         whole = 0 if settings.offload == "optimizer" else masters
         return GradientHolding(each=own, standing=MASTER_BYTES, bucket=DEEPSPEED_BUCKET, whole_masters=whole)

@@ -5,9 +5,9 @@ outside of the model's ops is all memory-bound.
 
 Per element, with w bytes of a weight and of its gradient:
 
-    accumulate   read both gradients, write one: 3 w                                   (autograd's AccumulateGrad)
+    accumulate   read both gradients, write one: 3 w, and w + 8 where 16 bits add up in float32 (AccumulateGrad)
     bucket       copy gradients in, results back: 4 w
-    casting      where replicas sum in 16 bits: `communication.compression`
+    casting      where replicas sum in another type: `communication.compression`
     gathering    copy what was updated in, everything back: 2 w / parts + 2 w, on CPUs gloo once more (`fsdp`): 2 w
     norm         w (torch._foreach_norm)
     scaling      2 w
@@ -156,10 +156,11 @@ class AfterBackward:
 
     def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
         """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
-        moved, slowest = self.work.numerics.between_replicas(size), self.stage_times.with_slowest_memory(devices)
-        wide, degree = self.work.numerics.summed(moved), self.work.degree
-        summed = self.network.gradient_sum(devices, wide, self.searched or way, degree)
-        return summed + bucket_seconds(size, slowest) + cast_seconds(size, moved, slowest)
+        numerics, slowest = self.work.numerics, self.stage_times.with_slowest_memory(devices)
+        moved = numerics.between_replicas(size)
+        seconds = self.network.gradient_sum(devices, moved, self.searched or way, self.work.degree)
+        seconds += bucket_seconds(size, slowest)
+        return seconds + cast_seconds(size, moved, slowest) if numerics.casts_between_replicas else seconds
 
     def summed(self, first: int, last: int, *, device: int, parts: int = 1) -> float:
         """Seconds of summing, within a replica or along an axis of it, gradients that its devices have parts of.
@@ -227,7 +228,8 @@ class AfterBackward:
 
 def accumulate_seconds(counts: ParameterCounts, numerics: Numerics, device: Device) -> float:
     """Seconds of adding one microbatch's gradients to those of earlier ones."""
-    return pass_seconds(device, 3 * counts.trainable * numerics.weight_bytes, counts.tensors)
+    sums = numerics.summed(numerics.weight_bytes) if numerics.casts else numerics.weight_bytes
+    return pass_seconds(device, (numerics.weight_bytes + 2 * sums) * counts.trainable, counts.tensors)
 
 
 def bucket_seconds(size: float, device: Device) -> float:
@@ -301,14 +303,16 @@ def offloaded_seconds(elements: float, numerics: Numerics, settings: RunSettings
     if node.host is None or not elements:
         return 0.0
     link, weight = node.host.link, numerics.weight_bytes
-    moved = link.latency_seconds + elements * weight / (link.bandwidth * link.share * link.ports)
+    moved = 2 * link.latency_seconds
+    moved += elements * (numerics.summed(weight) + weight) / (link.bandwidth * link.share * link.ports)
     passes = update_bytes(numerics, replace(settings, offload="none", clip_norm=None, fusion=False))
-    return 2 * moved + elements * passes * node.size / node.host.memory_bandwidth
+    return moved + elements * passes * node.size / node.host.memory_bandwidth
 
 
 def host_bytes(numerics: Numerics, settings: RunSettings) -> int:
     """Bytes on the host per element that is updated there: states, a copy, its gradient, for masters in float32 too."""
-    return kept_bytes(numerics) * (state_count(settings) + 1 + numerics.masters) + numerics.weight_bytes
+    gradient = int(numerics.summed(numerics.weight_bytes))
+    return kept_bytes(numerics) * (state_count(settings) + 1 + numerics.masters) + gradient
 
 
 def kept_bytes(numerics: Numerics) -> int:

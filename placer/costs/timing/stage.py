@@ -317,8 +317,8 @@ class StageTimes:
     def _scatters(self, devices: tuple[int, ...], sizes: list[int]) -> list[float]:
         """Seconds of scattering gradients of these bytes, cast to those in which replicas sum."""
         moved = [self.work.numerics.between_replicas(size) for size in sizes]
-        found = self._each("reduce_scatter", devices, [self.work.numerics.summed(size) for size in moved])
-        if not self.work.numerics.compressed:
+        found = self._each("reduce_scatter", devices, moved)
+        if not self.work.numerics.casts_between_replicas:
             return found
         slowest, parts = self.with_slowest_memory(devices), len(devices)
         return [

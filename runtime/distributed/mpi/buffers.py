@@ -13,7 +13,8 @@ import torch
 from mpi4py import MPI
 from torch import distributed as dist
 
-_SIXTEEN = (torch.bfloat16, torch.float16)
+from placer.runtime.distributed.tensors import SIXTEEN_BITS
+
 _OPS = {
     dist.ReduceOp.SUM: (MPI.SUM, torch.add),
     dist.ReduceOp.PRODUCT: (MPI.PROD, torch.mul),
@@ -25,7 +26,7 @@ _OPS = {
 def numbers(tensor: torch.Tensor) -> object:
     """The memory of a contiguous tensor, as numbers that MPI can reduce: those of 16 bits as whole ones."""
     _require_host(tensor)
-    if tensor.dtype in _SIXTEEN:
+    if tensor.dtype in SIXTEEN_BITS:
         return tensor.detach().view(torch.int16).numpy()
     return tensor.detach().numpy()
 
@@ -41,7 +42,7 @@ def reduction(op: dist.ReduceOp | dist.ReduceOp.RedOpType, dtype: torch.dtype) -
     found = next((both for kind, both in _OPS.items() if op == kind), None)
     if found is None:
         raise ValueError(f"MPI has no reduction {op}; it sums, multiplies, and takes the largest and the smallest")
-    return _of_sixteen(found[1], dtype) if dtype in _SIXTEEN else found[0]
+    return _of_sixteen(found[1], dtype) if dtype in SIXTEEN_BITS else found[0]
 
 
 @cache
