@@ -99,6 +99,40 @@ def tiny_qwen3_moe() -> nn.Module:
     )
 
 
+def gpt_oss_20b() -> nn.Module:
+    """gpt-oss-20b (OpenAI 2025, arXiv:2508.10925, table 1 and its config.json): 32 experts with biases, 4 per token."""
+    return transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(
+            hidden_size=2880,
+            intermediate_size=2880,
+            num_hidden_layers=24,
+            num_attention_heads=64,
+            num_key_value_heads=8,
+            head_dim=64,
+            num_local_experts=32,
+            num_experts_per_tok=4,
+            sliding_window=128,
+            vocab_size=201088,
+        )
+    )
+
+
+def tiny_gpt_oss() -> nn.Module:
+    """gpt-oss of 4 small layers, 4 experts, 2 of them per token, windows of 4 tokens in every second one."""
+    return transformers.GptOssForCausalLM(
+        transformers.GptOssConfig(
+            num_hidden_layers=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            sliding_window=4,
+            **_SMALL,
+            **_TOKENS,
+        )
+    )
+
+
 def bert_base() -> nn.Module:
     """BERT base (Devlin et al. 2019) with its masked language model head."""
     return transformers.BertForMaskedLM(transformers.BertConfig())
@@ -285,6 +319,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
     "llama3_70b": (llama3_70b, tiny_llama),
     "qwen3_30b_a3b": (qwen3_30b_a3b, tiny_qwen3_moe),
     "mixtral_8x7b": (mixtral_8x7b, tiny_mixtral),
+    "gpt_oss_20b": (gpt_oss_20b, tiny_gpt_oss),
     "bert_base": (bert_base, tiny_bert),
     "t5_base": (t5_base, tiny_t5),
     "vit_base": (vit_base, tiny_vit),

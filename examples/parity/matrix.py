@@ -29,7 +29,9 @@ MODELS = (
     Case(model="examples.parity.models:words", shapes=TEXT),
 )
 # The product of sorted rows by their experts casts to float32.
-EXPERTS = tuple(Case(model=f"examples.models:tiny_{name}", precision="float32") for name in ("mixtral", "qwen3_moe"))
+EXPERTS = tuple(
+    Case(model=f"examples.models:tiny_{name}", precision="float32") for name in ("mixtral", "qwen3_moe", "gpt_oss")
+)
 CASE_SECONDS = 1200.0
 SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+# A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
+MARKED_ROWS = 1_000_003
+
 
 class Value(NamedTuple):
     """A tensor argument or result: its shape, bytes per element, whether a gradient flows through it."""

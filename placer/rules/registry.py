@@ -200,6 +200,7 @@ _KEEPS_OWN = {
     pointwise.quotient,
     views.reshape,
     views.split,
+    views.slice_,
     reductions.scan,
 }
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from placer.graph import Block, Graph
 from placer.plans.plan import Split
+from placer.rules.calls import MARKED_ROWS
 from placer.rules.graph_calls import call_of, tensor_arguments
-from placer.rules.splits.block_choices import MARKED_ROWS
 from placer.rules.splits.own_orders import COPIES, counts_all
 from placer.rules.two_axis_layouts import axis_names
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.utils import _pytree
 
 from local_runs import run_local
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 # How far summands are from equal shares: far above the tolerance, yet small, since some models sum in float32.
 NOISE = 1e-2
+# What is looked up for rows in a rank's own order.
+TABLE = "of own rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,10 @@ class CutRun:
     def _choice(self, call: Call, values: list[torch.Tensor | Own]) -> Choice:
         plain = split_choices(call)
         parts = (in_parts(call, one, count) for one in plain for count in (2, 3))
-        special = (*own_choices(call), *divided(call), *(one for one in parts if one is not None))
+        # Numbers of own rows and of experts look alike: `own_orders` tells them apart, here whose they are does.
+        table = isinstance(values[0], nn.Parameter)
+        own_ways = [one for one in own_choices(call) if call.target != "aten::index" or (one.name == TABLE) == table]
+        special = (*own_ways, *divided(call), *(one for one in parts if one is not None))
         every = [one for one in (*plain, *special) if legal(one, call, self.degree)]
         fit = [one for one in every if not one.inner and _fits(one, values)]
         own = [one for one in fit if any(is_own(state.value) for state in one.outputs)]

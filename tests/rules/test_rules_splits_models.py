@@ -83,7 +83,7 @@ def test_a_model_whose_every_op_is_cut_at_random_does_the_same_step(name: str) -
 
 
 # What can only be done whole: numbers without dims.
-WHOLE = {"aten.new_ones.default", "aten.scalar_tensor.default", "aten.add_.Tensor"}
+WHOLE = {"aten.new_ones.default", "aten.zeros.default", "aten.scalar_tensor.default", "aten.add_.Tensor"}
 
 
 @pytest.mark.parametrize("name", ALL)

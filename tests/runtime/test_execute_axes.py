@@ -22,6 +22,7 @@ EVEN = (4, 4)
 # The product of experts knows no float64.
 MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32", microbatches=EVEN)
 QWEN = Case(model="examples.models:tiny_qwen3_moe", precision="float32", microbatches=EVEN)
+GPT_OSS = Case(model="examples.models:tiny_gpt_oss", precision="float32", microbatches=EVEN)
 GPT2 = Case(model="examples.models:tiny_gpt2")
 LLAMA = Case(model="examples.models:tiny_llama")
 LOADS = (1.0, 5.0, 2.0, 9.0)
@@ -39,6 +40,8 @@ CASES = [
     (replace(MIXTRAL, positions=2, schedule="zero-bubble"), 2, TWO, LOADS),
     (replace(MIXTRAL, replicas=2, sharding="parameters"), 2, TWO, ()),
     (QWEN, 2, TWO, ()),
+    (GPT_OSS, 2, TWO, ()),
+    (replace(GPT_OSS, replicas=2, microbatches=(5, 3)), 2, Pins(tensor=2), ()),
     (GPT2, 2, TOKENS, ()),
     (replace(GPT2, positions=2, recompute=True), 2, TOKENS, ()),
     (LLAMA, 2, TOKENS, ()),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placer.rules.calls import Call, Value, Work, gradients
+from placer.rules.calls import MARKED_ROWS, Call, Value, Work, gradients
 from placer.rules.layouts import OWNED, SHARED, SUMMED, Choice, Cut, Inner, State, cut
 from placer.rules.patterns import Pattern, named_dims, numbered, pattern_choices, uncut
 
@@ -112,15 +112,21 @@ def _bounded(call: Call) -> bool:
 
 
 def own_index(call: Call) -> tuple[Choice, ...]:
-    """`index(x, [own indices])`: rows of the rank's piece in its own order, or own rows put back into theirs."""
+    """`index(x, [own indices])`: rows of the rank's piece in its own order, or own rows put back into theirs; of what
+    has no rows, as the biases of experts, what belongs to each own row. Which it is, MARKED_ROWS rows tell."""
     indices = call.argument(1, "indices")
     shapes = [len(value.shape) for value in call.tensors[1:]]
     if not isinstance(indices, tuple) or len(indices) != 1 or shapes != [1]:
         return ()
-    return (
+    size, order = (value.shape[0] for value in call.tensors)
+    table = (Choice(name="of own rows", inputs=(SHARED, _ROWS), outputs=(_ROWS,)),)
+    rows = (
         Choice(name="to own order", inputs=(cut(0), _ROWS), outputs=(_ROWS,)),
         Choice(name="from own order", inputs=(_ROWS, _ROWS), outputs=(cut(0),)),
     )
+    if order % MARKED_ROWS:
+        return (*rows, *table)
+    return table if size % MARKED_ROWS else rows
 
 
 def own_index_put(call: Call) -> tuple[Choice, ...]:

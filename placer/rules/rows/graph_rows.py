@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from placer.graph import Block, BlockClass, Graph, Op, Parameter
+from placer.rules.calls import MARKED_ROWS
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import PARTIAL, WHOLE, Cut
 from placer.rules.opaque import TARGET
@@ -20,7 +21,6 @@ from placer.rules.rows.draws import KEYED, drawn
 from placer.rules.rows.piece_ops import SAME_OP, PieceOp, PieceResult, piece_result
 from placer.rules.rows.piece_values import Mixed, PieceValue
 from placer.rules.rows.row_rules import row_rule
-from placer.rules.splits.block_choices import MARKED_ROWS
 from placer.rules.splits.own_orders import Facts, Orders, Sorted
 
 _OPAQUE = TARGET.replace("::", ".")

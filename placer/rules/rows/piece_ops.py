@@ -79,6 +79,8 @@ def piece_result(
     repeatable: it draws no random number and writes nothing, nor counts rows. sorted_rows: it may be done on rows in an
     order of the piece's own (`own_orders.Orders`).
     """
+    if call.pure_name == "type_as" and (given[0].lay is WHOLE or isinstance(given[0].lay, Cut)):  # and another's type
+        return _all(call, given[0].lay, repeatable and given[0].given)
     from_batch = repeatable and all(value.given for value in given)
     mixed = next((value.lay for value in given if isinstance(value.lay, Mixed)), None)
     if mixed is not None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from placer.rules.calls import MARKED_ROWS
 from placer.rules.layouts import Cut, Lay
-from placer.rules.splits.block_choices import MARKED_ROWS
 
 
 class RowNumbers(NamedTuple):

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from placer.rules.calls import Call, Value
+from placer.rules.calls import MARKED_ROWS, Call, Value
 from placer.rules.families import indexing, pointwise, views
 from placer.rules.layouts import WHOLE, Cut, Everywhere
 from placer.rules.patterns import integer
 from placer.rules.registry import split_rule
 from placer.rules.rows.piece_values import RowNumbers, Standing, row_dims
-from placer.rules.splits.block_choices import MARKED_ROWS
 from placer.rules.splits.own_orders import COPIES
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from placer.graph import BlockClass, Op
-from placer.rules.calls import Call
+from placer.rules.calls import MARKED_ROWS, Call
 from placer.rules.cut_sizes import legal
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import Choice, Cut, Lay, is_own
@@ -18,9 +18,6 @@ from placer.rules.patterns import whole
 from placer.rules.registry import SPLITS, SplitRule, own_choices, split_choices
 from placer.rules.splits.fused_dims import divided, in_blocks, in_parts, merged
 from placer.rules.splits.own_orders import ARANGE, Orders
-
-# A prime that no other size is a multiple of: at this batch, dims that hold rows are told apart from all others.
-MARKED_ROWS = 1_000_003
 
 
 def op_choices(block_class: BlockClass, op: Op) -> tuple[Choice, ...]:

@@ -7,6 +7,7 @@ another, or an order taken twice, would pass for the routing of experts. Values 
     x[order], x[order // k]        its rows, of as many rows as the order's, or of those that k in a row stand for
     inverse[order] = arange        its inverse, where nothing else was written
     y[inverse]                     rows in their places again, where y are those of the same sort
+    table[keys]                    an entry for each row, of a table that no row makes longer: biases of experts
     cumsum(histc(keys))            where the rows of each key end: what products of experts take beside its rows
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from placer.graph import Op
-from placer.rules.calls import Call, Value
+from placer.rules.calls import MARKED_ROWS, Call, Value
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.patterns import integer
 
@@ -152,7 +153,8 @@ def counts_all(call: Call) -> bool:
 
 
 def _index(call: Call, given: Sequence[Sorted | None], roots: Sequence[str]) -> tuple[bool, Facts]:
-    """`x[numbers]`: rows of the sort, keys where x is what was sorted; `rows[inverse]`: rows in their places."""
+    """`x[numbers]`: rows of the sort, keys where x is what was sorted; `rows[inverse]`: rows in their places;
+    `table[keys]`: what belongs to the key of each row."""
     x, at = given[0], given[1] if len(given) == 2 else None
     if at is None:
         return False, (None,)
@@ -161,6 +163,8 @@ def _index(call: Call, given: Sequence[Sorted | None], roots: Sequence[str]) -> 
         keys = at.ids == roots[0] and at.each == 1
         fits = size * at.each == order
         return fits, (at.now("keys" if keys else "rows") if fits else None,)
+    if at.what == "keys" and x is None and size % MARKED_ROWS:
+        return True, (at.now("rows"),)
     mine = x is not None and x.what in ("rows", "keys") and x.sort == at.sort
     return mine and at.what == "inverse" and size == order, (None,)
 

@@ -119,6 +119,44 @@ class PlaceInOrder(Sorting):
         return (flat[order].view(h.shape) * self.places).view(flat.shape)[_inverse(order)].view(h.shape)
 
 
+class BiasedExperts(Sorting):
+    """Experts with biases, which rows take by the sorted numbers of their experts (GPT-OSS)."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.biases = nn.Parameter(torch.randn(4, 16) * 0.3)
+
+    def met(self, h: Tensor) -> Tensor:
+        keys, order = _expert(h).sort()
+        ends = _counts(keys).cumsum(0, dtype=torch.int32)
+        made = torch.ops.transformers.grouped_mm_fallback(h[order], self.experts, ends) + self.biases[keys]
+        return (made[..., ::2] * made[..., 1::2])[_inverse(order)]
+
+
+class RowsByKey(Sorting):
+    """The first rows of the batch, as if they were what belongs to experts."""
+
+    def met(self, h: Tensor) -> Tensor:
+        keys, order = _expert(h).sort()
+        return (h[order] + h[keys])[_inverse(order)]
+
+
+class LoadOfExpert(Sorting):
+    """How many rows of the batch have the expert of each row."""
+
+    def met(self, h: Tensor) -> Tensor:
+        keys, order = _expert(h).sort()
+        return (h[order] + _counts(keys)[keys].unsqueeze(1))[_inverse(order)]
+
+
+class MeanByKey(Sorting):
+    """A feature of the batch's mean for each expert."""
+
+    def met(self, h: Tensor) -> Tensor:
+        keys, order = _expert(h).sort()
+        return (h[order] + h.mean(0)[keys].unsqueeze(1))[_inverse(order)]
+
+
 def _expert(h: Tensor) -> Tensor:
     return h[:, :4].argmax(-1)
 
@@ -133,7 +171,10 @@ def _inverse(order: Tensor) -> Tensor:
     return inverse
 
 
-_OF_ROWS = (Routed, ClampedCounts, OtherCounts, Descending, HalvedEnds, AddedInverse, FlatBack)
+_OF_ROWS = (
+    Routed, ClampedCounts, OtherCounts, Descending, HalvedEnds, AddedInverse, FlatBack, BiasedExperts, RowsByKey,
+    LoadOfExpert, MeanByKey,
+)  # fmt: skip
 ENTRIES = (
     *(entry(build, "x: normal 8 16; y: int4 8") for build in _OF_ROWS),
     *(entry(build, "x: normal 8 3 16; y: int4 8 3") for build in (NeighbourSums, PlaceInOrder)),
