@@ -8,7 +8,7 @@ network level up to the first that holds both nodes (`Level.nodes` nodes per gro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import log
@@ -91,7 +91,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A kind of chip. `rates` are peak dense FLOP/s by dtype name; `curve` how much of it products of a size reach.
+    """A kind of chip, the same whatever its name. `rates` are peak dense FLOP/s by dtype name; `curve` how much of it
+    products of a size reach.
 
     `curves` says it by dtype where it is known apart (`efficiency` asks both).
     `multiprocessors` is what a product's tiles are spread over (0: unknown, or no such thing); with it, efficiency is
@@ -109,7 +110,7 @@ class Device:
     attention takes of each head of a row beside its products, forward and backward.
     """
 
-    name: str
+    name: str = field(compare=False)
     backend: Backend
     memory_bytes: CountFromOne
     memory_bandwidth: AmountAboveZero
@@ -118,7 +119,7 @@ class Device:
     curve: Curve
     memory_share: AchievedShare = 1.0
     overhead_bytes: Count = 0
-    source: str = ""
+    source: str = field(default="", compare=False)
     curves: tuple[tuple[RateName, Curve], ...] = ()
     multiprocessors: Count = 0
     sustained: AchievedShare = 1.0
@@ -139,7 +140,7 @@ class Device:
 
     def __hash__(self) -> int:
         """Of what tells kinds of chip apart at once: all fields with their curves are hashed for every device asked."""
-        return hash((self.name, self.memory_bytes, self.launch_seconds))
+        return hash((self.memory_bandwidth, self.memory_bytes, self.launch_seconds))
 
     def efficiency(self, dtype: str, flops: float) -> float:
         """The share of `rate(dtype)` that one product of `flops` FLOPs reaches."""

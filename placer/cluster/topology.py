@@ -52,10 +52,9 @@ class Bottleneck:
 def replica_groups(cluster: Cluster, degree: int) -> tuple[tuple[int, ...], ...]:
     """The groups of `degree` devices that may be a replica, in order: alike devices of one node, next to each other.
 
-    Of a node the kinds of chip whose number `degree` divides are grouped kind by kind; where it divides the number of
-    none of them but that of all its devices, those in order. More devices than any node has are taken node after node,
-    where `degree` is a multiple of the largest node. Devices that are left over are in no group, nor are GPUs and CPUs
-    in one: nothing reduces over both while they compute.
+    Of a node each kind of chip is grouped by itself, then those that are left over of all its kinds, in order. More
+    devices than any node has are taken node after node, where `degree` is a multiple of the largest node. Devices that
+    are left over then are in no group, nor are GPUs and CPUs in one: nothing reduces over both while they compute.
     """
     if degree == 1:
         return tuple((device,) for device in range(cluster.size))
@@ -66,8 +65,7 @@ def replica_groups(cluster: Cluster, degree: int) -> tuple[tuple[int, ...], ...]
         return tuple(devices for devices in every if not cluster.unlike(devices))
     found, start = [], 0
     for node in cluster.nodes:
-        for devices in _grouped(cluster.devices, range(start, start + node.size), degree):
-            found += [devices[i : i + degree] for i in range(0, len(devices), degree)]
+        found += _grouped(cluster.devices, range(start, start + node.size), degree)
         start += node.size
     return tuple(devices for devices in found if not cluster.unlike(devices))
 
@@ -122,13 +120,14 @@ def effective(link: Link, bandwidth: float, latency: float | None = None) -> Lin
 
 
 def _grouped(chips: tuple[Device, ...], own: range, degree: int) -> list[tuple[int, ...]]:
-    """The devices of one node that make whole replicas, those of a kind together."""
+    """The replicas that the devices of one node make, those of a kind together as far as they go."""
     if chips[own[0]] is chips[own[-1]] and len({id(chips[d]) for d in own}) == 1:
         kinds = [tuple(own)]
     else:
         kinds = [tuple(d for d in own if chips[d] == kind) for kind in dict.fromkeys(chips[d] for d in own)]
-    found = [devices for devices in kinds if len(devices) % degree == 0]
-    return found or [tuple(own)] * (len(own) % degree == 0)
+    left = sorted(d for kind in kinds for d in kind[len(kind) // degree * degree :]) if len(kinds) > 1 else ()
+    lines = (*kinds, tuple(left))
+    return [line[at : at + degree] for line in lines for at in range(0, len(line) // degree * degree, degree)]
 
 
 def _on_cpus(cluster: Cluster, devices: Collection[int]) -> bool:

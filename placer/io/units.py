@@ -102,6 +102,14 @@ def written(value: float, kind: Kind) -> str:
     return f"{_plain(exact / UNITS[kind][smallest]) if value else 0} {smallest}"
 
 
+def room_text(size: float) -> str:
+    """Bytes that are needed or there, with two digits: `79.15 GiB`, of less than a tenth of one `24.42 MiB`."""
+    for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if 10 * size >= 2**exponent:
+            return f"{size / 2**exponent:.2f} {unit}"
+    return f"{size:.0f} B"
+
+
 def _plain(number: Decimal) -> str:
     """`number` without exponent and trailing zeros."""
     text = f"{number:f}"

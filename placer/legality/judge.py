@@ -15,13 +15,13 @@ from typing import TypeAlias
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import costs_of, hosted, tightest
 from placer.errors import IllegalPlanError, Infeasible, InfeasibleError, PlacerError
+from placer.io.units import room_text
 from placer.legality.communication import disagreements
 from placer.legality.structure import STRUCTURE
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Plan
 from placer.program.unsupported import unequal_meshes
 
-GIB = 2**30
 Rule: TypeAlias = Callable[[Plan], Iterator[str]]
 Rules: TypeAlias = dict[str, Rule]
 # Of each position the device with least bytes to spare, and what it holds.
@@ -94,8 +94,8 @@ def over_full(plan: Plan, costs: Costs, held_by: Tightest | None = None) -> Iter
         if held.total > available:
             category, size = _largest(held)
             figures = (
-                f"{held.total / GIB:.2f} GiB of {available / GIB:.2f} GiB, "
-                f"{(held.total - available) / GIB:.2f} GiB too much, mostly {category} ({size / GIB:.2f} GiB)"
+                f"{room_text(held.total)} of {room_text(available)}, {room_text(held.total - available)} too much, "
+                f"mostly {category} ({room_text(size)})"
             )
             over.setdefault(figures, []).append(device)
     for figures, (first, *others) in over.items():
@@ -104,7 +104,7 @@ def over_full(plan: Plan, costs: Costs, held_by: Tightest | None = None) -> Iter
         available = plan.cluster.nodes[node].memory_bytes
         if size > available > 0:
             yield (
-                f"memory of the host of node {node}: {size / GIB:.2f} GiB of {available / GIB:.2f} GiB, all of it the "
+                f"memory of the host of node {node}: {room_text(size)} of {room_text(available)}, all of it the "
                 "optimizer's state of its devices"
             )
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from placer.costs.memory.peak import position_memory, stage_memory
 from placer.errors import Infeasible
 from placer.graph import Affine
+from placer.io.units import room_text
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Layout, Plan
 from placer.search.judge import Verdict, judge
@@ -31,7 +32,6 @@ from placer.strategies.space.outline import (
     shardings,
 )
 
-GIB = 2**30
 # Even layouts judged to find the nearest one.
 TRIED = 64
 
@@ -84,10 +84,9 @@ def _block_binds(problem: Problem, ways: Callable[[], Iterator[_Way]]) -> Infeas
         return None
     need = max(needs, key=lambda need: need.bytes)
     name = problem.graph.blocks[need.block].name
-    sizes = f"{need.bytes / GIB:.2f} GiB of {room / GIB:.2f} GiB"
+    sizes = f"{room_text(need.bytes)} of {room_text(room)}"
     return Infeasible(
-        binding=f"memory: block {name} needs {sizes} even alone {need.how}, "
-        f"{(need.bytes - room) / GIB:.2f} GiB too much",
+        binding=f"memory: block {name} needs {sizes} even alone {need.how}, {room_text(need.bytes - room)} too much",
         advice="Use devices with more memory, more devices to shard over, fewer rows or finer blocks",
     )
 

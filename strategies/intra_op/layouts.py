@@ -32,7 +32,7 @@ from placer.strategies.intra_op.block_borders import Borders
 from placer.strategies.intra_op.shared_layouts import SharedLayouts, keep, shared_layouts
 from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitReplica
 from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
-from placer.strategies.space.device_orders import group_classes, group_count
+from placer.strategies.space.device_orders import group_classes, group_count, node_degrees
 from placer.strategies.space.outline import powers_of_two, whole_batch
 
 # Tokens of a row from which the sequence axis is searched unpinned: attention's own products are s / 6 h of a layer's
@@ -181,9 +181,8 @@ def pinned_degree(pins: Pins) -> int:
 
 
 def degrees(problem: Problem) -> tuple[int, ...]:
-    """Numbers of devices a replica may have, above 1: powers of two up to the largest node, and what is pinned."""
-    largest = max(node.size for node, _ in problem.cluster.groups)
-    likely = {*powers_of_two(largest), pinned_degree(problem.pins)} - {1}
+    """Numbers of devices a replica may have, above 1: `node_degrees`, and what is pinned."""
+    likely = {*node_degrees(problem.cluster), pinned_degree(problem.pins)} - {1}
     return tuple(d for d in sorted(likely) if group_count(problem.cluster, d))
 
 

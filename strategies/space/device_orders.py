@@ -30,6 +30,8 @@ from placer.cluster.cluster import Cluster, Device, Node
 from placer.cluster.topology import replica_groups
 from placer.plans.plan import Plan
 
+# Of larger nodes not every number of devices is tried.
+SMALL_NODE = 7
 # With more classes not every order of every choice of them is looked at.
 MANY_CLASSES = 3
 
@@ -72,6 +74,20 @@ def is_mixed(cluster: Cluster, degree: int = 1) -> bool:
 def group_count(cluster: Cluster, degree: int) -> int:
     """How many groups there are."""
     return sum(len(own) for own in group_classes(cluster, degree))
+
+
+@lru_cache(maxsize=64)
+def node_degrees(cluster: Cluster) -> tuple[int, ...]:
+    """Numbers of devices of a node that are tried as a replica: all of a small node's, of a larger one's powers of two
+    and what divides it, or its devices of a kind."""
+    found = {1}
+    for node, _ in cluster.groups:
+        if node.size <= SMALL_NODE:
+            found.update(range(2, node.size + 1))
+        found.update(1 << e for e in range(node.size.bit_length()))
+        for size in {node.size, *(count for _, count in node.devices)}:
+            found.update(d for d in range(2, size + 1) if size % d == 0)
+    return tuple(sorted(found))
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from placer.search.problem import Problem
 from placer.strategies.space.block_graph import BlockGraph
+from placer.strategies.space.device_orders import SMALL_NODE
 from placer.strategies.space.outline import MANY_DEVICES, MANY_ROWS, whole_batch
 
 # `estimate` prices the largest and the last microbatch only.
@@ -20,6 +21,7 @@ STAGES = "shardings and shares of their own for single stages, other shares than
 DEVICES = "devices in other orders than kind by kind"
 REPLICAS = "other numbers of replicas than likely ones"
 SPLITS = "other splits of ops than the best few of each axis and degree"
+DEGREES = "replicas of other numbers of devices than powers of two and what divides a node"
 BRANCHES = "stages that are a graph (branches on devices of their own, pipelines whose stages do not wait in turn)"
 LENGTHS = "interleaved stages of uneven lengths"
 BUCKETS = "other sizes of buckets"
@@ -43,6 +45,8 @@ def _kinds(problem: Problem) -> Iterator[str]:
     if _differ(problem):
         yield DEVICES
     yield SPLITS
+    if max(node.size for node, _ in problem.cluster.groups) > SMALL_NODE:
+        yield DEGREES
     if pins.schedule is None and BlockGraph.of(problem.graph).branches:
         yield BRANCHES
     yield from _of_recompute(problem)

@@ -57,7 +57,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         found = pipeline * data * degree
         yield f"pin {names} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
     elif split and not replica_groups(problem.cluster, degree):
-        yield f"pin {names} contradicts the cluster {problem.cluster.name}: it divides none of its nodes"
+        yield f"pin {names} contradicts the cluster {problem.cluster.name}: no {degree} of its devices make a replica"
     yield from _axis_contradictions(problem)
     if data > rows:
         yield f"pin data={data} contradicts the batch of {rows} rows: every replica needs a row"

@@ -172,7 +172,7 @@ def test_what_fits_nowhere_names_the_memory_that_binds() -> None:
     found = Policy().solve(given)
     assert isinstance(found, Infeasible)
     assert "none of" in found.binding
-    assert "GiB too much" in found.binding
+    assert "MiB too much" in found.binding
 
 
 @pytest.mark.parametrize("budget", [1, 7, 40])
