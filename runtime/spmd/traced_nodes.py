@@ -12,6 +12,7 @@ from placer.errors import StalePlanError, UsageError
 from placer.graph import Block, BlockClass
 from placer.runtime.stages.rewrite import mutates
 from placer.tracer import STANDS_FOR
+from placer.tracer.functional.out_of_place import out_of_place as functional_form
 
 aten = torch.ops.aten
 
@@ -44,8 +45,7 @@ def out_of_place(node: fx.Node) -> Callable[..., object]:
     assert isinstance(base, fx.Node) and isinstance(target, torch._ops.OpOverload)
     if base.op == "get_attr" or any(node < user for user in base.users if user is not node):
         raise UsageError("it writes a value that is read later; use the out-of-place form in the model")
-    packet = getattr(aten, target._schema.name.partition("::")[2].rstrip("_"), None)
-    found: Callable[..., object] | None = getattr(packet, target._overloadname, None)
+    found = functional_form(node)
     if found is None:
         raise UsageError("it writes in place and has no other form; use one in the model")
     return found

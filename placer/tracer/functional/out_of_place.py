@@ -34,11 +34,7 @@ def out_of_place(node: fx.Node) -> torch._ops.OpOverload | None:
         return _without_out(schema)
     if not name.endswith("_"):
         return None
-    packet = getattr(aten, _FORMS.get(name, name[:-1]), None)
-    found = getattr(packet, node.target._overloadname, None) if packet is not None else None
-    if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable:
-        return None
-    return found if _names(found._schema) == _names(schema) else None
+    return _overload(_FORMS.get(name, name[:-1]), node.target._overloadname, _names(schema))
 
 
 def has_form(node: fx.Node) -> bool:
@@ -82,9 +78,15 @@ def changes_type(node: fx.Node, values: dict[fx.Node, object]) -> bool:
 
 def _without_out(schema: torch.FunctionSchema) -> torch._ops.OpOverload | None:
     """The overload that takes what the one of `schema` takes beside `out`, and returns it."""
-    packet = getattr(aten, schema.name.partition("::")[2])
-    wanted = [one for one in _names(schema) if one[0] != "out"]
-    overloads = (getattr(packet, name) for name in packet.overloads())
+    return _overload(schema.name.partition("::")[2], "", [one for one in _names(schema) if one[0] != "out"])
+
+
+def _overload(name: str, likely: str, wanted: list[tuple[str, str]]) -> torch._ops.OpOverload | None:
+    """The overload of `name` that takes what is wanted and writes nothing: of this name, as most have, or of another
+    (`pow_.Scalar` is `pow.Tensor_Scalar`)."""
+    packet = getattr(aten, name, None)
+    names = () if packet is None else sorted(packet.overloads(), key=lambda one: one != likely)
+    overloads = (getattr(packet, one) for one in names)
     return next((one for one in overloads if not one._schema.is_mutable and _names(one._schema) == wanted), None)
 
 

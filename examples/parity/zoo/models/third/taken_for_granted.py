@@ -57,6 +57,45 @@ class SqueezedPair(Plain):
         return (h * x[:, :1, None]).exp().mean() + 0 * super().forward(x, y)
 
 
+class Transposed(Plain):
+    """A parameter whose memory is laid out column by column, as converted checkpoints have them."""
+
+    def made(self) -> None:
+        self.table = nn.Parameter((torch.randn(16, 6) * 0.3).t())
+
+    def features(self, h: Tensor) -> Tensor:
+        return h + functional.softmax(h @ self.table.t(), -1) @ self.table
+
+
+class TypedMask(Plain):
+    """A mask that takes the type of what the batch made, as in the published Llama."""
+
+    def features(self, h: Tensor) -> Tensor:
+        h = h.view(-1, 4, 4)
+        scores = h @ h.transpose(1, 2) + torch.full((4, 4), -10.0).triu(diagonal=1).type_as(h)
+        return (functional.softmax(scores, -1) @ h).flatten(1)
+
+
+class PoweredInPlace(Plain):
+    """A square in place, whose other form has its overloads named otherwise."""
+
+    def features(self, h: Tensor) -> Tensor:
+        return h.add(0.5).pow_(2)
+
+
+@torch.jit.script
+def _fused(h: Tensor, bias: Tensor) -> Tensor:
+    h = h + bias
+    return h * 0.5 * (1.0 + torch.tanh(0.79788456 * h * (1 + 0.044715 * h * h)))
+
+
+class Scripted(Plain):
+    """A function of TorchScript, which runs other ops once it has been seen some times (Megatron-LM's gelu)."""
+
+    def features(self, h: Tensor) -> Tensor:
+        return _fused(h, self.last.weight.sum(0))
+
+
 class SharedMemory(Plain):
     """Tied by .data: two parameters in one memory."""
 
@@ -209,9 +248,9 @@ class OthersAlone(Plain):
 
 
 _ENTRIES = (
-    SqueezedRows, SqueezedNothing, SqueezedPair, SharedMemory, SharedBuffers, EvalAfterwards, FrozenAfterwards,
-    FrozenForAWhile, HiddenTeacher, ToldToCompile, Strided, StridedInOrder, SummedScalar, RepeatedToSize,
-    SetByFirstBatch, DataRead, LastWeights, NumbersAndLists, OthersAlone,
+    SqueezedRows, SqueezedNothing, SqueezedPair, Transposed, TypedMask, PoweredInPlace, Scripted, SharedMemory,
+    SharedBuffers, EvalAfterwards, FrozenAfterwards, FrozenForAWhile, HiddenTeacher, ToldToCompile, Strided,
+    StridedInOrder, SummedScalar, RepeatedToSize, SetByFirstBatch, DataRead, LastWeights, NumbersAndLists, OthersAlone,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)
 #: Of these, the ones whose models do what no export holds.
