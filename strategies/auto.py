@@ -90,6 +90,7 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
         searches.extend(_each(problem, _searches(problem), before=runs))
         if baselines.apart:
             runs.extend(baselines.ready() if _interrupted(searches) else baselines)
+        searches = [_uncut(problem, run) for run in searches]
         searches.extend(_last_tries(problem, [*runs, *searches]))
     except KeyboardInterrupt:
         runs.extend(baselines.ready())
@@ -130,6 +131,23 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
             known = tuple(verdict.plan for verdict, _ in sorted(_legal(runs), key=lambda entry: entry[0].order))
             runs.append(_run(name, _part(replace(problem, budget=left, known_plans=known), name)))
             yield runs[-1]
+
+
+def _uncut(problem: Problem, run: _Result) -> _Result:
+    """What the exact search found; where branches make of it a graph of stages, which it ranks as if they were a chain,
+    the better one of that and of what it finds where no op is cut."""
+    pins, best = problem.pins, run.verdict
+    free = problem.budget is None and problem.until is None and not any(degree for _, degree in pins.axes)
+    if run.name != "stages" or best is None or not free or is_chain(best.plan) or _interrupted([run]):
+        return run
+    if all(stage.degree == 1 for stage in best.plan.stages) or isinstance(run.found, Infeasible):
+        return run
+    other = _run("stages", replace(problem, pins=replace(pins, tensor=1)))
+    if isinstance(other.found, Infeasible) or other.verdict is None or other.verdict.order >= best.order:
+        return run
+    both = other.evaluations + run.evaluations
+    found = replace(other.found, bound=run.found.bound, left_out=run.found.left_out, evaluations=both)
+    return replace(other, found=found)
 
 
 def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:

@@ -77,7 +77,8 @@ def resolve(model: object) -> ResolvedModel:
     if hasattr(model, "to_dict") and hasattr(model, "model_type"):
         return _from_config(model)
     raise UsageError(
-        f"{model!r} is no model; give a torch.nn.Module, 'package.module:factory', a Hugging Face config or config.json"
+        f"{short(repr(model))} is no model; give a torch.nn.Module, 'package.module:factory', a Hugging Face config or "
+        "config.json"
     )
 
 

@@ -1,0 +1,150 @@
+"""What must hold between the answers for problems that are alike: a pin never beats the free search, one device more
+never hurts, a kind of chip is what it does, not how it is called. Which plan is right nobody needs to know for it.
+
+A stranger found each of these broken, on models and machines of his own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import placer
+from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
+from placer.costs.step_estimate import costs_of
+from placer.errors import InfeasibleError
+from placer.graph import Graph
+from placer.plans.plan import Plan
+from placer.search.asked import parse_pins
+from placer.search.judge import judge, solve_with
+from problems import problem
+
+LINK = Link(name="link", latency_seconds=1e-5, bandwidth=5e9)
+ROUNDING = 1 + 1e-9
+
+
+class Layers(nn.Module):
+    """Linear layers one after the other."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = functional.relu(layer(x))
+        return x
+
+
+class Classes(nn.Module):
+    """A wide perceptron."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Layers(512, 1024, 1024, 1024), nn.Linear(1024, 512)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(self.head(self.body(x)), y)
+
+
+class Recommender(nn.Module):
+    """Tables beside a tower, and a tower of them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(count, 32) for count in (5000, 2000, 8000))
+        self.bag, self.bottom = nn.EmbeddingBag(3000, 32, mode="sum"), Layers(13, 64, 64)
+        self.between, self.top, self.head = nn.Linear(64, 32), Layers(160, 128, 128), nn.Linear(128, 1)
+
+    def forward(
+        self,
+        dense: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        bags: torch.Tensor,
+        y: torch.Tensor,
+    ) -> torch.Tensor:
+        looked_up = [table(one) for table, one in zip(self.tables, (a, b, c), strict=True)] + [self.bag(bags)]
+        x = torch.cat([self.between(self.bottom(dense)), *looked_up], 1)
+        return functional.binary_cross_entropy_with_logits(self.head(self.top(x)).squeeze(1), y)
+
+
+def chip(name: str, *, speed: float = 1.0, memory: int = 2**26) -> Device:
+    return Device(
+        name=name, backend="cpu", memory_bytes=memory, memory_bandwidth=5e10 * speed,
+        rates=(("float32", 1e12 * speed),), launch_seconds=5e-6,
+        curve=Curve(points=((1e5, 0.1), (1e7, 0.7), (1e9, 0.95))),
+    )  # fmt: skip
+
+
+def machines(*devices: tuple[Device, int]) -> Cluster:
+    return Cluster(name="machines", groups=((Node(name="node", devices=devices, link=LINK), 1),))
+
+
+@cache
+def graph_of(model: str, rows: int) -> Graph:
+    numbers, whole = torch.zeros(rows, 512), torch.zeros(rows, dtype=torch.int64)
+    if model == "classes":
+        return placer.capture(Classes(), batch={"x": numbers, "y": whole})
+    inputs = {"dense": torch.zeros(rows, 13), "a": whole, "b": whole, "c": whole}
+    inputs |= {"bags": torch.zeros(rows, 5, dtype=torch.int64), "y": torch.zeros(rows)}
+    return placer.capture(Recommender(), batch=inputs)
+
+
+def planned(graph: Graph, cluster: Cluster, *pins: str) -> Plan:
+    return solve_with(problem(graph, cluster, pins=parse_pins(pins, graph)), "auto").plan
+
+
+def seconds(plan: Plan) -> float:
+    return placer.estimate(plan).step_seconds
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "pins"),
+    [
+        ("classes", machines((chip("a"), 3)), ("tensor=3",)),
+        ("classes", machines((chip("a"), 3)), ("tensor=2",)),
+        ("classes", machines((chip("a"), 6)), ("tensor=3",)),
+        ("recommender", machines((chip("a"), 2), (chip("b", speed=0.5), 2)), ("pipeline=4",)),
+        ("recommender", machines((chip("a"), 2), (chip("b", speed=0.5), 2)), ("tensor=1",)),
+    ],
+    ids=["three", "left over", "six", "branches", "uncut branches"],
+)
+def test_a_pin_is_not_faster_than_the_free_search(model: str, cluster: Cluster, pins: tuple[str, ...]) -> None:
+    graph = graph_of(model, 12 if model == "classes" else 8)
+    free, pinned = planned(graph, cluster), planned(graph, cluster, *pins)
+    assert seconds(free) <= seconds(pinned) * ROUNDING
+    assert free.bound is None or free.bound <= seconds(pinned) * ROUNDING
+
+
+@pytest.mark.parametrize("memory", [2**26, 16383560])
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_one_device_more_is_not_slower(count: int, memory: int) -> None:
+    graph = graph_of("classes", 12)
+    few, more = (machines((chip("a", memory=memory), each)) for each in (count, count + 1))
+    try:
+        plan = planned(graph, few)
+    except InfeasibleError:
+        pytest.skip("does not fit on the few")
+    assert seconds(planned(graph, more)) <= seconds(plan) * ROUNDING
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_kind_of_chip_is_the_same_under_two_names(count: int) -> None:
+    graph, half = graph_of("classes", 12), count // 2
+    one, two = machines((chip("a"), count)), machines((chip("a"), half), (chip("b"), count - half))
+    assert seconds(planned(graph, one)) == seconds(planned(graph, two))
+
+
+def test_devices_that_are_left_over_make_no_other_plan_illegal() -> None:
+    """Two of three devices share ops, and the third has a stage of its own."""
+    graph = graph_of("classes", 12)
+    pinned = planned(graph, machines((chip("a"), 3)), "tensor=2", "pipeline=1", "data=1")
+    assert [stage.degree for stage in pinned.stages] == [2]
+    assert judge(costs_of(pinned), pinned).legal
