@@ -168,8 +168,8 @@ def _failing(source: Source) -> str:
     with watched(source.model) as inside:
         try:
             _lifted(source, ())
-        except CaptureError:
-            return inside[-1] if inside else ""
+        except CaptureError as error:
+            return inside[-1] if inside and unexportable(error) else ""
     return ""
 
 
@@ -181,7 +181,7 @@ def _captured(source: Source, fold: bool) -> Captured:
     except (UncapturableError, MixedDevicesError):
         raise
     except CaptureError as error:
-        example = source.example
+        example, told = source.example, str(error)
         classes = with_integer_labels(example, input_names(source.model))
         if classes is not None:
             with contextlib.suppress(CaptureError):
@@ -189,12 +189,16 @@ def _captured(source: Source, fold: bool) -> Captured:
         fresh = source.fresh
         if fresh is not None and isinstance(error, RaisedError | OtherRowsError):
             for one in filter(None, (example, classes)):
-                with contextlib.suppress(CaptureError):
-                    again = replace(source, model=fresh(), example=one.fixed())
+                again = replace(source, model=fresh(), example=one.fixed())
+                try:
                     return _of_these_rows(captured(again, fold), str(error))
+                except UncapturableError as other:
+                    told = str(other)  # with the rows that it wants, it is for another reason
+                except CaptureError:
+                    continue
         shapes = {entry.name: entry.shape for entry in example.entries}
         guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
-        raise CaptureError(f"{error}{hints(shapes, guessed)}") from error
+        raise CaptureError(f"{told}{hints(shapes, guessed)}") from error
 
 
 def _of_these_rows(found: Captured, why: str) -> Captured:

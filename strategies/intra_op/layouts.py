@@ -44,6 +44,8 @@ MOST_ROWS = 4
 FEW_MICROBATCHES = 2
 # How much dearer memory is in layouts for what fits in no others.
 SCARCE = 100.0
+# Seconds that a byte is worth where a pin wants ops cut that are done sooner whole.
+ALL = 1.0
 
 
 def halfway(problem: Problem) -> Problem:
@@ -98,6 +100,8 @@ def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitRe
     axes, replica = asked
     replica = replace(replica, rows=1) if scarce else replica
     worths = _worths(_dear(borders.problem, costs, replica), replica, scarce)
+    if scarce and pinned_degree(borders.problem.pins) > 1:  # cut whatever it takes
+        worths = (*worths, ByteWorth(ALL, MICROBATCHES))
     alike = replace(replica, microbatches=MICROBATCHES)  # they are in the worths, and nowhere else
     if len(axes) > 1:
         make = partial(_along_two, borders, costs, axes, alike, worths)

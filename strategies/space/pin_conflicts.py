@@ -11,7 +11,7 @@ from placer.cluster.topology import replica_groups
 from placer.costs.communication.reductions import reductions
 from placer.errors import UsageError
 from placer.plans.plan import BY_FSDP, Sharding
-from placer.plans.schedule import SPLIT_BACKWARD
+from placer.plans.schedule import BRANCHED, SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
 from placer.search.problem import Pins, Problem
 from placer.strategies.space.axes import longest_row
@@ -148,7 +148,7 @@ def _stage_contradictions(problem: Problem) -> Iterator[str]:
         if stage < 0 or stage > index:
             yield f"pin {name}@stage={stage} contradicts the model: only {index} blocks come before it"
         most = (problem.pins.pipeline or problem.cluster.size) * MOST_VIRTUAL
-        if problem.pins.schedule not in (None, "interleaved"):
+        if problem.pins.schedule not in (None, "interleaved", *BRANCHED):
             most = problem.pins.pipeline or problem.cluster.size
         if stage >= most:
             known = (

@@ -21,6 +21,8 @@ from placer.tracer.export import explicit
 from placer.tracer.export.constants import settle_constants
 from placer.tracer.export.exporting import Raw
 
+# The source of what the loss function does.
+LOSS = "loss_fn"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
 
@@ -182,6 +184,9 @@ class _Copier:
         given = fx.map_arg(node.args, known.__getitem__)
         if dims:
             return self.graph.call_function(explicit.squeeze_of(node), (given[0], list(dims)))
+        times = explicit.repeats(node)
+        if times is not None:
+            return self.graph.call_function(torch.ops.aten.repeat.default, (given[0], times))
         if explicit.must_lie_in_order(node, _source(node)):
             laid = self._beside(node, around, torch.ops.aten.contiguous.default, given[:1])
             given = (laid, *given[1:])
@@ -340,4 +345,6 @@ def _source(node: fx.Node) -> str:
     # What calls a module, of torch and in place of an opaque part's forward, is no line of the model.
     own = [frame for frame in frames if "/torch/nn/" not in frame[0] and not frame[0].endswith("export/opaque.py")]
     file, line = (own or frames)[-1]
+    if file.endswith("tracer/export/exporting.py"):  # torch keeps the lines of `forward` alone, and a loss has none
+        return LOSS
     return f"{'/'.join(file.split('/')[-2:])}:{line}"

@@ -4,6 +4,7 @@
     as_strided(x, ...)             of values that lie in the order of their dims, and are laid so before
     repeat_interleave(x, 2, ...)   without the size of the result, which is there to spare a device that counts
     fill_diagonal_(x, 0)           a write into the diagonal of a matrix, which has a form that does not write
+    tile(x, 2)                     `repeat` along each of its dims
 
 In: nodes of an export, with what they were given (`meta["val"]`). The plain graph has other calls in their place.
 """
@@ -52,6 +53,16 @@ def filled_diagonal(node: fx.Node) -> Argument | None:
         return None
     wraps = node.args[2] if len(node.args) > 2 else node.kwargs.get("wrap", False)
     return None if wraps else node.args[1] if len(node.args) > 1 else node.kwargs["fill_value"]
+
+
+def repeats(node: fx.Node) -> tuple[int, ...] | None:
+    """How often a tile repeats its argument along each dim; None for what is no tile."""
+    if node.target is not aten.tile.default:
+        return None
+    asked = node.args[1] if len(node.args) > 1 else node.kwargs["dims"]
+    assert isinstance(asked, (tuple, list))
+    times = tuple(int(one) for one in asked)
+    return (1,) * (_given(node).dim() - len(times)) + times
 
 
 def must_lie_in_order(node: fx.Node, where: str) -> bool:

@@ -76,6 +76,11 @@ def changes_type(node: fx.Node, values: dict[fx.Node, object]) -> bool:
     return isinstance(target, torch.Tensor) and bool(made.dtype != target.dtype)
 
 
+def _draws(overload: torch._ops.OpOverload) -> bool:
+    """Whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in overload.tags
+
+
 def _without_out(schema: torch.FunctionSchema) -> torch._ops.OpOverload | None:
     """The overload that takes what the one of `schema` takes beside `out`, and returns it."""
     return _overload(schema.name.partition("::")[2], "", [one for one in _names(schema) if one[0] != "out"])
@@ -83,11 +88,16 @@ def _without_out(schema: torch.FunctionSchema) -> torch._ops.OpOverload | None:
 
 def _overload(name: str, likely: str, wanted: list[tuple[str, str]]) -> torch._ops.OpOverload | None:
     """The overload of `name` that takes what is wanted and writes nothing: of this name, as most have, or of another
-    (`pow_.Scalar` is `pow.Tensor_Scalar`)."""
+    (`pow_.Scalar` is `pow.Tensor_Scalar`), but for views (`transpose.int`) and draws, which are other calls."""
     packet = getattr(aten, name, None)
     names = () if packet is None else sorted(packet.overloads(), key=lambda one: one != likely)
-    overloads = (getattr(packet, one) for one in names)
-    return next((one for one in overloads if not one._schema.is_mutable and _names(one._schema) == wanted), None)
+    for one in names:
+        found: torch._ops.OpOverload = getattr(packet, one)
+        schema = found._schema
+        other = any(returned.alias_info is not None for returned in schema.returns) or _draws(found)
+        if not (schema.is_mutable or (other and one != likely)) and _names(schema) == wanted:
+            return found
+    return None
 
 
 def _names(schema: torch.FunctionSchema) -> list[tuple[str, str]]:

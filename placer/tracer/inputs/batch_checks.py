@@ -46,7 +46,9 @@ def require_names(model: nn.Module, given: Iterable[str], *, own_loss: bool) -> 
         like = difflib.get_close_matches(name, set(known) - set(names), n=1, cutoff=_ALIKE)
         if name not in known and (like or missing or not (takes_any or own_loss)):
             meant = f"did you mean {like[0]}? " if like else ""
-            raise UsageError(f"forward of {type(model).__name__} has no input {name!r}; {meant}{_takes(model, known)}")
+            loss = "" if like or own_loss else "; where a loss reads it, give that (--loss FILE:FUNCTION, loss_fn=)"
+            takes = f"{meant}{_takes(model, known)}{loss}"
+            raise UsageError(f"forward of {type(model).__name__} has no input {name!r}; {takes}")
     if missing:
         raise UsageError(f"the batch lacks {', '.join(missing)}; {_takes(model, known)}, the batch has {_list(names)}")
 

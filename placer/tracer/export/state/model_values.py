@@ -17,6 +17,7 @@ from types import CellType, FunctionType, MethodType, ModuleType
 import torch
 from torch import nn
 
+from placer.errors import UncapturableError
 from placer.io.usercode import is_own_module
 
 _OWN = frozenset(vars(nn.Module())) | {"_flat_weights"}  # the parameters of recurrent modules once more
@@ -120,6 +121,11 @@ def _is_plain(value: object) -> bool:
 
 
 def _gather(name: str, value: object, found: Values, seen: set[int], depth: int) -> None:
+    if isinstance(value, torch.SymFloat | torch.SymInt | torch.SymBool):
+        raise UncapturableError(
+            f"forward keeps {name}, a number that it reads from a tensor (.item(), float()), which an export does not "
+            "know; keep the tensor in a buffer, or read it outside of forward"
+        )
     if isinstance(value, Plain):
         found.plain[name] = value
     elif isinstance(value, torch.Tensor):

@@ -7,6 +7,7 @@ A hostile reader of the runtime and a stranger with the README wrote these.
 from __future__ import annotations
 
 import copy
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -83,10 +84,14 @@ class PoweredInPlace(Plain):
         return h.add(0.5).pow_(2)
 
 
-@torch.jit.script
-def _fused(h: Tensor, bias: Tensor) -> Tensor:
+def _written(h: Tensor, bias: Tensor) -> Tensor:
     h = h + bias
     return h * 0.5 * (1.0 + torch.tanh(0.79788456 * h * (1 + 0.044715 * h * h)))
+
+
+with warnings.catch_warnings():  # TorchScript is deprecated, and in use
+    warnings.simplefilter("ignore", DeprecationWarning)
+    _fused = torch.jit.script(_written)
 
 
 class Scripted(Plain):
