@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute
-from placer.runtime.distributed.tensors import GroupOf, sum_over, summed_in
+from placer.runtime.distributed.tensors import GroupOf, has_gaps, sum_over, summed_in
 from placer.runtime.observer import Observer
 
 Summed = torch.futures.Future[torch.Tensor]
@@ -78,8 +78,10 @@ class BucketHook:
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             found = self.earlier.pop(parameter, None)
             if found is not None:
+                # DDP lays a gradient as its parameter (reducer.cpp, initialize_bucket_views), and shows it otherwise.
+                laid = gradient if has_gaps(parameter) else parameter
                 place = gradient.storage_offset() - begin
-                sent.as_strided(gradient.size(), gradient.stride(), place).add_(found)
+                sent.as_strided(laid.size(), laid.stride(), place).add_(found)
 
     def _summed(self, sent: torch.Tensor, buffer: torch.Tensor) -> Summed:
         """The sum of what is sent, in the bucket it came from."""

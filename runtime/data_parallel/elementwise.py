@@ -3,13 +3,15 @@
     again            two optimizers with all of them, which move alike where none draws random numbers
     rows, columns    two optimizers with the halves of every parameter, cut along its first or its last dim
     parameters       two optimizers with half of the parameters each
-against one that has all of them, on random gradients.
+against one that has all of them, on random gradients, small and large ones (a limit on their norm may be far above
+those of a trial). What each rank's parameters are told by their names, sizes and places (`param_groups`) is to be what
+those of the whole model are told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, product
 from math import prod
 
 import torch
@@ -18,11 +20,15 @@ from torch import Tensor, nn
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.plans.plan import Plan
+from placer.plans.transfers import position_of
+from placer.program.buckets import parameter_users
 from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
+from placer.spmd.parameter_layouts import held_parameters
 
 # Steps of the trial, some more than a warm-up of rectified Adam (5), and by how much of a number's movement a piece may
 # differ: states may have few bits.
 STEPS, TOLERANCE = 12, 1e-4
+SCALES = (1.0, 1e4)
 # Sizes of the first tensor of a shape, above those from which on optimizers keep sums of rows and columns (128 in
 # optax and timm), and of others like it.
 LARGEST, SMALL = 288, 4
@@ -36,10 +42,11 @@ def require_elementwise(plan: Plan, make: OptimizerFactory) -> None:
     """Raise UsageError where ranks have parts of the parameters and the optimizer moves those otherwise than all
     together, or all of them otherwise each time; one that cannot be tried on tensors of its own is taken at its word.
     """
+    _require_same_groups(plan, make)
     begun = _begun(plan.graph)
-    for why, where, share in _shares(plan, len(begun)):
+    for (why, where, share), scale in product(_shares(plan, len(begun)), SCALES):
         try:
-            off = _difference(make, begun, share)
+            off = _difference(make, begun, share, scale)
         except Exception:
             continue
         if off > TOLERANCE:
@@ -94,9 +101,67 @@ def _halves(whole: Tensor, dim: int) -> Sequence[Tensor | None]:
     return whole.chunk(2, dim) if whole.dim() else (whole, None)
 
 
-def _difference(make: OptimizerFactory, begun: Mapping[str, Tensor], share: _Share) -> float:
+def _require_same_groups(plan: Plan, make: OptimizerFactory) -> None:
+    """Raise UsageError where a rank's parameters are told otherwise (a learning rate by size) than the whole ones."""
+    every = {name: one.shape for name, one in plan.graph.parameters.items() if one.trainable and not one.buffer}
+    whole = _told(make, every)
+    for held in dict.fromkeys(tuple(one.items()) for one in _held(plan)) if whole else ():
+        told = _told(make, dict(held))
+        name = next((name for name in told if told[name] != whole.get(name)), None)
+        if name is not None:
+            raise UsageError(
+                f"the optimizer tells {name} other settings where a rank has {_sizes(dict(held)[name])} of it, or not "
+                f"all parameters, than where it is {_sizes(every[name])} beside all others; go by names (parameters."
+                "named() gives the model's own), or plan with --pin shard=none --pin tensor=1 --pin pipeline=1"
+            )
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "one number"
+
+
+def _told(make: OptimizerFactory, shapes: Mapping[str, Sequence[int]]) -> dict[str, dict[str, object]]:
+    """The settings of each parameter; nothing where the optimizer cannot be made of tensors without memory."""
+    held = {name: nn.Parameter(torch.empty(tuple(shape), device="meta")) for name, shape in shapes.items()}
+    names = {id(parameter): name for name, parameter in held.items()}
+    try:
+        groups = make(GivenParameters(held)).param_groups
+    except Exception:
+        return {}
+    return {
+        names[id(one)]: {key: value for key, value in group.items() if key != "params"}
+        for group in groups
+        for one in group["params"]
+        if id(one) in names
+    }
+
+
+def _held(plan: Plan) -> Iterator[dict[str, tuple[int, ...]]]:
+    """The sizes of what the optimizer of each rank has."""
+    for position, mesh in enumerate(plan.meshes):
+        stages = [stage for stage, at in enumerate(position_of(plan)) if at == position]
+        divides = any(plan.stages[stage].sharding != "none" for stage in stages)
+        for inner, replica in product(range(mesh.degree), range(mesh.replicas if divides else 1)):
+            pieces, found = held_parameters(plan, inner), dict[str, tuple[int, ...]]()
+            for stage in stages:
+                parts = mesh.replicas if plan.stages[stage].sharding != "none" else 1
+                for name in parameter_users(plan, stage):
+                    if pieces[name].trainable:
+                        found.setdefault(name, _rows(pieces[name].shape, parts, replica))
+            yield found
+
+
+def _rows(shape: tuple[int, ...], parts: int, replica: int) -> tuple[int, ...]:
+    """What is left of a shape whose dim 0 is divided, as `torch.chunk` does."""
+    if parts == 1 or not shape:
+        return shape
+    each = -(-shape[0] // parts)
+    return (min(shape[0], (replica + 1) * each) - min(shape[0], replica * each), *shape[1:])
+
+
+def _difference(make: OptimizerFactory, begun: Mapping[str, Tensor], share: _Share, scale: float) -> float:
     """The largest difference between what one optimizer makes of all tensors and two of their parts, by the largest
-    movement."""
+    movement; gradients are of this size."""
     together = {name: nn.Parameter(one.clone()) for name, one in begun.items()}
     sides: list[dict[str, nn.Parameter]] = [{}, {}]
     for at, (name, one) in enumerate(begun.items()):
@@ -107,7 +172,7 @@ def _difference(make: OptimizerFactory, begun: Mapping[str, Tensor], share: _Sha
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
         for at, (name, whole) in enumerate(together.items()):
-            whole.grad = torch.randn(whole.shape, generator=generator)
+            whole.grad = scale * torch.randn(whole.shape, generator=generator)
             for side, part in zip(sides, share(at, whole.grad), strict=True):
                 if part is not None:
                     side[name].grad = part.clone(memory_format=torch.contiguous_format)

@@ -20,7 +20,7 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 from placer.runtime.data_parallel.zero1 import Zero1
-from placer.runtime.distributed.tensors import SIXTEEN_BITS, local_part, summed_in
+from placer.runtime.distributed.tensors import SIXTEEN_BITS, has_gaps, local_part, summed_in
 
 # One kernel does a step of AdamW three times as fast as its ops one by one (float32 on a CPU core, hidden 64 and 256).
 _FUSED = frozenset({"cpu", "cuda"})
@@ -77,7 +77,7 @@ class Updater:
         self._kept = {
             name: nn.Parameter(_copied(local_part(own), host))
             for name, own in self.own.items()
-            if host is not None or own.dtype in SIXTEEN_BITS or _has_gaps(local_part(own.detach()))
+            if host is not None or own.dtype in SIXTEEN_BITS or has_gaps(local_part(own.detach()))
         }
         self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in SIXTEEN_BITS}
         #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
@@ -191,11 +191,6 @@ def _plain(parameter: nn.Parameter) -> nn.Parameter:
 def _copied(tensor: torch.Tensor, host: torch.device | None) -> torch.Tensor:
     """What is updated instead of a parameter."""
     return _empty(tensor.detach(), host or tensor.device, summed_in(tensor.dtype)).copy_(tensor.detach())
-
-
-def _has_gaps(tensor: torch.Tensor) -> bool:
-    """Whether the elements do not fill the memory from the first to the last: what is made like it keeps other gaps."""
-    return tensor.stride() != torch.empty_like(tensor, device="meta").stride()
 
 
 def _empty(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

@@ -32,6 +32,11 @@ def summed_in(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in SIXTEEN_BITS else dtype
 
 
+def has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether the elements do not fill their memory from the first to the last: what is made like it has no gaps."""
+    return tensor.stride() != torch.empty_like(tensor, device="meta").stride()
+
+
 def all_rows(tensor: torch.Tensor) -> torch.Tensor:
     """The whole of a sharded tensor, which all ranks of its mesh ask for in the same order; any other as it is."""
     if not isinstance(tensor, DTensor):

@@ -148,8 +148,7 @@ def rank_state(
     group = groups.of(ranks) if len(ranks) > 1 else None
     _join_axes(model, groups, replica_ranks(plan, position, program.replica))
     stages = model.stages(program.stages, sharded=group is not None)
-    compression = plan.settings.gradient_compression
-    compressed = None if compression == "none" else getattr(torch, compression)
+    compressed = getattr(torch, plan.settings.gradient_compression, None)  # of "none" there is none
     bucket_bytes = plan.bucket_bytes if plan.reduces_beside and not relaxed else None
     for index, stage in stages.items():
         stage.watch(relay)
@@ -165,7 +164,7 @@ def rank_state(
             fill(stage)
         if relaxed or (len(plan.microbatches) > 1 and not isinstance(replicas[index], DdpReplica)):
             add_up_wide(stage.parameters())
-    divided = [index for index in stages if group is not None and plan.stages[index].sharding == "optimizer"]
+    divided = [index for index in stages if plan.stages[index].sharding == "optimizer"]
     return RankState(
         program=program, relay=relay, ranks=ranks, group=group, stages=stages, replicas=replicas,
         parameters={index: stage.own_parameters() for index, stage in stages.items()},

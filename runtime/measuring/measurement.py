@@ -162,18 +162,26 @@ class Measurement:
     @contextmanager
     def during(self, category: Category) -> Iterator[None]:
         """Surrounds work of `category`."""
-        if category == "optimizer" and self._held is not None:
-            self._gradients = local_bytes(p.grad for p in self._held.parameters if p.grad is not None)
+        if category == "optimizer":
+            self._look_at_gradients()
         if not self._timing:
             yield
-            if category == "backward" and self._gathered is not None:
-                self._gathered.look_at_gradients()
+            if category == "backward":
+                self._look_at_gradients()
             return
         self._now.began = time.time()
         with self._clock.during(category):
             yield
         if category == "backward":
             self._now.end_beside()
+
+    def _look_at_gradients(self) -> None:
+        """Of a step that is watched: they are most before the update, or while microbatches add up in another type."""
+        if self._held is None or self._gathered is None:
+            return
+        own = local_bytes(p.grad for p in self._held.parameters if p.grad is not None)
+        self._gradients = max(self._gradients, own)
+        self._gathered.look_at_gradients()
 
     def message(self, message: Message, sizes: tuple[int, ...]) -> None:
         """A message was posted, or has come."""

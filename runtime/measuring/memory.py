@@ -17,6 +17,7 @@ from torch import nn
 from torch._guards import active_fake_mode
 from torch._ops import OpOverload
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree
 
@@ -122,7 +123,16 @@ class Gathered:
     def look_at_gradients(self) -> None:
         """To be called after a backward: shards and whole ones together."""
         held = (*self._sharded, *self._seen.values())
-        self.gradients = max(self.gradients, local_bytes(p.grad for p in held if p.grad is not None))
+        gradients = (p.grad for p in held if p.grad is not None)
+        self.gradients = max(self.gradients, local_bytes((*gradients, *self._adding_up())))
+
+    def _adding_up(self) -> Iterator[torch.Tensor]:
+        """What FSDP2 adds up in another type than the parameters'."""
+        for module in (module for stage in self._stages for module in stage.modules()):
+            group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
+            for parameter in () if group is None else group.fsdp_params:
+                if parameter.unsharded_accumulated_grad is not None:
+                    yield parameter.unsharded_accumulated_grad
 
     def _look(self, module: nn.Module, args: object) -> None:
         whole = [p for stage in self._stages for p in stage.parameters() if p.dim() and not isinstance(p, DTensor)]

@@ -9,7 +9,8 @@ tensor being drawn, and while one is made, what it is made from.
 
 A tensor of at most SMALL elements (a list of rates, a range) is real all the time: models read such numbers. Where one
 reads a number of a large tensor, that tensor is made for a moment. A model that draws by the values of a large tensor,
-or whose sizes depend on them, cannot be built so: `UnreplayableError`, or what torch's fake tensors raise.
+whose sizes depend on them, or that converts them (`model.to(torch.bfloat16)`), cannot be built so:
+`UnreplayableError`, or what torch's fake tensors raise.
 """
 
 from __future__ import annotations
@@ -88,6 +89,15 @@ class DeferredInit(OpWatch):  # type: ignore[no-untyped-call]  # torch does not 
         self._small, self._draws = SMALL if small is None else small, draws
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._log = _Log()
+
+    def __enter__(self) -> DeferredInit:
+        self._swap, torch.utils.swap_tensors = torch.utils.swap_tensors, _unseen_swap
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        super().__exit__(*failed)  # type: ignore[no-untyped-call]
+        torch.utils.swap_tensors = self._swap
 
     def op(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Do `func` where it is about small tensors, note it where it is about large ones."""
@@ -203,6 +213,11 @@ class _Search:
         if place not in self._seen:
             self._seen.add(place)
             heapq.heappush(self._places, -place)
+
+
+def _unseen_swap(one: torch.Tensor, other: torch.Tensor) -> None:
+    """In place of what `nn.Module.to` does to fake parameters: the log would not know whose values are whose."""
+    raise UnreplayableError("the model converts large parameters to another type or memory format while it is built")
 
 
 def _drawn(func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> torch.Tensor:

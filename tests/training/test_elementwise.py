@@ -85,17 +85,34 @@ class Late(LayerNormed):
             super().step()
 
 
+class ClippingFar(torch.optim.SGD):
+    """Clips far above the norms of random gradients, as where losses are sums."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Clip, then step."""
+        nn.utils.clip_grad_norm_([one for group in self.param_groups for one in group["params"]], 1e5)
+        super().step()
+
+
+def by_size(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """What has many numbers learns more slowly."""
+    return torch.optim.SGD([{"params": [one], "lr": 0.1 / one.numel()} for one in given])
+
+
 def by_order(given: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Later parameters learn faster, as layerwise rates have it."""
     return torch.optim.SGD([{"params": [one], "lr": 0.1 * (1 + at)} for at, one in enumerate(given)])
 
 
-@pytest.mark.parametrize("make", [Clipping, Late, by_order, LayerNormed], ids=lambda make: str(make.__name__))
+@pytest.mark.parametrize(
+    "make", [Clipping, ClippingFar, Late, by_order, by_size, LayerNormed], ids=lambda make: str(make.__name__)
+)
 @pytest.mark.parametrize("plan", [tiny_plan(2, 2), SHARDED], ids=["stages", "sharded"])
 def test_what_looks_at_other_parameters_is_refused_where_a_rank_has_some(make: OptimizerFactory, plan: Plan) -> None:
-    alone = plan.stages[0].sharding == "none" and make in (Late, LayerNormed)
+    alone = plan.stages[0].sharding == "none" and make in (Late, LayerNormed, by_size)
     refused = not alone and not (make is by_order and plan is SHARDED)
-    with pytest.raises(UsageError, match="moves") if refused else nullcontext():
+    why = "tells .* other settings where a rank has" if make in (by_order, by_size) else "moves"
+    with pytest.raises(UsageError, match=why) if refused else nullcontext():
         require_elementwise(plan, make)
 
 

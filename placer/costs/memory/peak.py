@@ -149,8 +149,7 @@ def stage_memory(
         closing = _cast(numerics, whole, lasting, closing, accumulates=accumulates)
     # A gather of updated weights has them packed once more, and this replica's rows, when gradients have gone.
     gathers = sharding == "optimizer" and parts > 1 and holding.bucket is None
-    gathering = _share(whole, parts) if gathers else 0
-    updating = max(gathering, _updating(trainable, numerics, settings, parts, accumulates=accumulates))
+    updating = _updating(trainable, numerics, settings, parts, accumulates=accumulates)
     messages = _messages(span, rows)
     beside = span.backward.temporary(recompute, rows, moved)
     share = (state.gradients - standing) / whole if whole else 1.0
@@ -169,7 +168,7 @@ def stage_memory(
         turning=span.backward.first(recompute, rows, share, moved) + staying + messages,
         temporary=beside.at_once + messages,
         closing=closing,
-        updating=updating,
+        updating=max(_share(whole, parts) if gathers else 0, updating),
     )
 
 
