@@ -17,7 +17,6 @@ from torch.nn import functional
 import placer
 from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
 from placer.costs.step_estimate import costs_of
-from placer.errors import InfeasibleError
 from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.search.asked import parse_pins
@@ -123,16 +122,11 @@ def test_a_pin_is_not_faster_than_the_free_search(model: str, cluster: Cluster, 
     assert free.bound is None or free.bound <= seconds(pinned) * ROUNDING
 
 
-@pytest.mark.parametrize("memory", [2**26, 16383560])
-@pytest.mark.parametrize("count", [2, 4, 6])
+@pytest.mark.parametrize(("count", "memory"), [(2, 2**26), (4, 16383560), (6, 2**26)])
 def test_one_device_more_is_not_slower(count: int, memory: int) -> None:
     graph = graph_of("classes", 12)
     few, more = (machines((chip("a", memory=memory), each)) for each in (count, count + 1))
-    try:
-        plan = planned(graph, few)
-    except InfeasibleError:
-        pytest.skip("does not fit on the few")
-    assert seconds(planned(graph, more)) <= seconds(plan) * ROUNDING
+    assert seconds(planned(graph, more)) <= seconds(planned(graph, few)) * ROUNDING
 
 
 @pytest.mark.parametrize("count", [3, 4])

@@ -19,8 +19,9 @@ _Reader = tuple[str, int, int]
 
 
 def lost(plain: Plain, own: dict[str, torch.Tensor]) -> tuple[str, ...]:
-    """The constants of a graph on meta whose values are not known."""
-    return tuple(name for name, tensor in plain.state.items() if tensor.is_meta and name not in own)
+    """The constants of a graph on meta that something reads and whose values are not known."""
+    read = {str(node.target) for node in plain.graph.nodes if node.op == "get_attr" and node.users}
+    return tuple(name for name, tensor in plain.state.items() if tensor.is_meta and name in read and name not in own)
 
 
 def regained(plain: Plain, real: Plain, names: tuple[str, ...]) -> bool:

@@ -20,6 +20,8 @@ from placer.tracer.export.state.model_values import Plain, Values, attributes
 from placer.tracer.export.state.shared_memory import memory_of
 
 _Copy = list[object] | dict[object, object]
+# The attributes of modules that hold hooks: `_forward_hooks`, `_forward_pre_hooks_with_kwargs` and others.
+_HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 
 
 @dataclass(slots=True)
@@ -112,7 +114,10 @@ class Kept:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """After the body the modules have the attributes that they had, and their lists and dicts what was in them."""
+    """After the body the modules have the attributes that they had, and their lists and dicts what was in them.
+
+    Where it fails they have the hooks that they had: those that forward puts on, and keeps a mark of, would come again.
+    """
     before = [(module, dict(vars(module))) for module in model.modules()]
     inside = [
         (value, _copied(value))
@@ -120,8 +125,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
         for name, value in held.items()
         if isinstance(value, list | deque | dict) and not name.startswith("_")
     ]
+    hooks = [(value, dict(value)) for _, held in before for name, value in held.items() if name.endswith(_HOOKS)]
     try:
         yield
+    except BaseException:
+        inside += hooks
+        raise
     finally:
         for module, held in before:
             vars(module).clear()
