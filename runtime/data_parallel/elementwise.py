@@ -34,6 +34,8 @@ SCALES = (1.0, 1e4)
 LARGEST, SMALL = 288, 4
 MOST_TENSORS = 512
 
+_SETTINGS = (int, float, str, tuple)
+
 #: Which part of a tensor each of two optimizers has; None where it has nothing of it.
 _Share = Callable[[int, Tensor], Sequence[Tensor | None]]
 
@@ -121,7 +123,8 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _told(make: OptimizerFactory, shapes: Mapping[str, Sequence[int]]) -> dict[str, dict[str, object]]:
-    """The settings of each parameter; nothing where the optimizer cannot be made of tensors without memory."""
+    """The settings of each parameter that are numbers and words; nothing where the optimizer cannot be made of tensors
+    without memory."""
     held = {name: nn.Parameter(torch.empty(tuple(shape), device="meta")) for name, shape in shapes.items()}
     names = {id(parameter): name for name, parameter in held.items()}
     try:
@@ -129,7 +132,7 @@ def _told(make: OptimizerFactory, shapes: Mapping[str, Sequence[int]]) -> dict[s
     except Exception:
         return {}
     return {
-        names[id(one)]: {key: value for key, value in group.items() if key != "params"}
+        names[id(one)]: {key: value for key, value in group.items() if isinstance(value, _SETTINGS)}
         for group in groups
         for one in group["params"]
         if id(one) in names

@@ -183,7 +183,7 @@ def test_gradients_of_megatron_stay_in_float32_and_those_of_nemo_in_16_bits() ->
         one.ledger.memory[0].gradients
         for one in predicted(*(row(**cells, framework=told) for told in ("PyTorch", "Megatron-LM", "NeMo")))
     )
-    assert core == 2 * nemo == 2 * torch
+    assert core == 2 * nemo == torch  # whose microbatches add up in float32, as this runtime sums them
 
 
 def test_an_allocators_count_leaves_the_context_out_and_has_workspaces_in() -> None:

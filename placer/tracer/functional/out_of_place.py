@@ -87,15 +87,18 @@ def _without_out(schema: torch.FunctionSchema) -> torch._ops.OpOverload | None:
 
 
 def _overload(name: str, likely: str, wanted: list[tuple[str, str]]) -> torch._ops.OpOverload | None:
-    """The overload of `name` that takes what is wanted and writes nothing: of this name, as most have, or of another
-    (`pow_.Scalar` is `pow.Tensor_Scalar`), but for views (`transpose.int`) and draws, which are other calls."""
+    """The overload of `name` that takes what is wanted and writes nothing.
+
+    likely: the name that most have. Of another name (`pow_.Scalar` is `pow.Tensor_Scalar`) views (`transpose.int`) and
+    draws are other calls; "" where any will do.
+    """
     packet = getattr(aten, name, None)
     names = () if packet is None else sorted(packet.overloads(), key=lambda one: one != likely)
     for one in names:
         found: torch._ops.OpOverload = getattr(packet, one)
         schema = found._schema
         other = any(returned.alias_info is not None for returned in schema.returns) or _draws(found)
-        if not (schema.is_mutable or (other and one != likely)) and _names(schema) == wanted:
+        if not (schema.is_mutable or (other and one != likely and likely)) and _names(schema) == wanted:
             return found
     return None
 

@@ -125,7 +125,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
         for name, value in held.items()
         if isinstance(value, list | deque | dict) and not name.startswith("_")
     ]
-    hooks = [(value, dict(value)) for _, held in before for name, value in held.items() if name.endswith(_HOOKS)]
+    hooks = [
+        (value, dict(value))
+        for _, held in before
+        for name, value in held.items()
+        if isinstance(value, dict) and name.endswith(_HOOKS)
+    ]
     try:
         yield
     except BaseException:

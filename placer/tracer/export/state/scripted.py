@@ -22,11 +22,11 @@ def scripts_as_written() -> Iterator[None]:
     """In the body the functions of TorchScript run op by op."""
     told = cast("Callable[[int], int]", torch._C._jit_set_num_profiled_runs)  # whose annotation is another's
     before = told(NEVER)
-    for name in set(_state._jit_caching_layer.values()):
-        function = _state._python_cu.find_function(name)
-        if function is not None:
-            function._debug_flush_compilation_cache()  # type: ignore[attr-defined]  # which torch's stubs leave out
     try:
+        for name in set(_state._jit_caching_layer.values()):
+            function = _state._python_cu.find_function(name)
+            if function is not None:
+                function._debug_flush_compilation_cache()  # type: ignore[attr-defined]  # which torch's stubs leave out
         yield
     finally:
         told(before)
