@@ -16,10 +16,11 @@ from placer.graph import Graph
 from placer.io import usercode as references
 from placer.plans.plan import Plan
 from placer.plans.settings import Precision
+from placer.rules.calls import MARKED_ROWS
 from placer.rules.rows import row_split
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.piece_nodes import PieceNodes
-from placer.runtime.stages.rewrite import MARKED_ROWS, rewrites
+from placer.runtime.stages.rewrite import rewrites
 from placer.runtime.stages.shapes import TensorMeta, shapes_of
 from placer.tracer.inputs.casting import RUN_DTYPES
 

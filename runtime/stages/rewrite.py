@@ -23,6 +23,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from placer.errors import UsageError
+from placer.rules.calls import MARKED_ROWS
 from placer.runtime.stages import losses
 from placer.runtime.stages.draws import draw, plainly, seeded
 from placer.runtime.stages.dropout import attention, dropout
@@ -36,8 +37,6 @@ aten = torch.ops.aten
 
 Shapes = Mapping[fx.Node, tuple[int, ...]]
 
-#: A number of rows that no other size is a multiple of: a prime, used on fake tensors only.
-MARKED_ROWS = 1_000_003
 # Numbers of draws begin behind those of dropouts, of which no model has so many: no two ops have the same bits.
 FIRST_DRAW = 2**32
 

@@ -112,9 +112,10 @@ def _accumulate(leaves: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor
     seen as many."""
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is not None:
-            held = leaf.grad
-            first = partial(gradient.to, leaf.grad_dtype, copy=True, memory_format=torch.contiguous_format)
-            leaf.grad = first() if held is None else held + gradient
+            if leaf.grad is None:
+                leaf.grad = gradient.to(leaf.grad_dtype, copy=True, memory_format=torch.contiguous_format)
+            else:
+                leaf.grad = leaf.grad + gradient
 
 
 def _node(tensor: torch.Tensor) -> Node:
