@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from placer.cluster.kernels import TorchKernels
 from placer.errors import UsageError
 from placer.io.bounds import AchievedShare, Amount, AmountAboveZero, Count, CountFromOne
 
@@ -108,6 +109,8 @@ class Device:
     `op_shares` are what ops reach in a model, by name, forward and backward: products of what the curve says of their
     size, other ops of `memory_bandwidth`. Where they name an op, they stand for `memory_share`. `head_seconds` fused
     attention takes of each head of a row beside its products, forward and backward.
+    `kernels` are torch's own on a GPU, where they were measured; `op_shares` then are theirs, too, those of 16 bits by
+    `name/16` where they differ.
     """
 
     name: str = field(compare=False)
@@ -129,6 +132,7 @@ class Device:
     communication_cores: Amount | None = None
     op_shares: tuple[OpShare, ...] = ()
     head_seconds: tuple[Amount, Amount] = (0.0, 0.0)
+    kernels: TorchKernels | None = None
 
     def __post_init__(self) -> None:
         for what, known in (("rates", self.rates), ("curves", self.curves)):

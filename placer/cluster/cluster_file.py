@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import yaml
 
 from placer.cluster.cluster import FLASH_SHARES, Cluster, Curve, Device, Level, Link, Node, Storage
 from placer.cluster.hardware_data import aliases, short_names
+from placer.cluster.kernels import TorchKernels
 from placer.cluster.schema import ClusterEntry
 from placer.errors import UsageError
 from placer.io.files import read_text
@@ -124,6 +126,8 @@ def _device(device: Device, key: str) -> Data:
         fields["communication_cores"] = device.communication_cores
     if any(device.head_seconds):
         fields["head_seconds"] = [written(own, "seconds") for own in device.head_seconds]
+    if device.kernels is not None:
+        fields["kernels"] = _kernels(device.kernels)
     if device.op_shares:
         fields["ops"] = {name: [*shares] for name, *shares in device.op_shares}
     if device.multiprocessors:
@@ -131,6 +135,12 @@ def _device(device: Device, key: str) -> Data:
     if device.curves:
         fields["efficiency_by_dtype"] = {dtype: _curve(curve) for dtype, curve in device.curves}
     return fields | _source(device.source)
+
+
+def _kernels(kernels: TorchKernels) -> dict[str, Data]:
+    shares = {name: own for name, own in asdict(kernels).items() if name != "host_op_seconds"}
+    host: dict[str, Data] = {"host_op": written(kernels.host_op_seconds, "seconds")}
+    return host | {name: [*own] if isinstance(own, tuple) else own for name, own in shares.items()}
 
 
 def _curve(curve: Curve) -> Data:

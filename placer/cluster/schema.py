@@ -25,6 +25,7 @@ from placer.cluster.cluster import (
     Storage,
 )
 from placer.cluster.hardware_data import Section, find
+from placer.cluster.kernels import TorchKernels
 from placer.cluster.tile_curve import tile_curve
 from placer.errors import UsageError
 from placer.io.bounds import AchievedShare, Amount, AmountAboveZero, CountFromOne
@@ -155,6 +156,34 @@ class EfficiencyEntry(FileEntry):
         return Curve(points=self.points, source=self.source)
 
 
+class KernelsEntry(FileEntry):
+    """What torch's own kernels reach on a GPU."""
+
+    sustained: Share
+    misaligned: tuple[Share, Share]
+    tensor_float_sums: Share
+    attention: tuple[Share, Share]
+    attention_float32: tuple[Share, Share]
+    depthwise: tuple[Share, Share]
+    images: Share
+    host_op: Seconds = Field(gt=0)
+    streams: bool = False
+
+    def kernels(self) -> TorchKernels:
+        """The kernels."""
+        return TorchKernels(
+            sustained=self.sustained,
+            misaligned=self.misaligned,
+            tensor_float_sums=self.tensor_float_sums,
+            attention=self.attention,
+            attention_float32=self.attention_float32,
+            depthwise=self.depthwise,
+            images=self.images,
+            host_op_seconds=self.host_op,
+            streams=self.streams,
+        )
+
+
 class DeviceEntry(SourcedEntry):
     """A kind of chip."""
 
@@ -175,6 +204,7 @@ class DeviceEntry(SourcedEntry):
     first_flash: tuple[Share, Share] | None = None
     communication_cores: float | None = Field(default=None, ge=0)
     head_seconds: tuple[Seconds, Seconds] = (0.0, 0.0)
+    kernels: KernelsEntry | None = None
     ops: dict[str, tuple[Share, Share]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -205,6 +235,7 @@ class DeviceEntry(SourcedEntry):
             first_flash_shares=self.first_flash or self.flash,
             communication_cores=self.communication_cores,
             head_seconds=self.head_seconds,
+            kernels=self.kernels.kernels() if self.kernels is not None else None,
             op_shares=tuple((name, *shares) for name, shares in self.ops.items()),
         )
 

@@ -16,6 +16,7 @@ the same width (torch/csrc: aten/src/ATen/native/transformers/sdp_utils_cpp.cpp)
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from placer.cluster.cluster import Backend
@@ -30,6 +31,8 @@ OWN_RESULT = frozenset({
     "relu", "sigmoid", "tanh", "softmax", "_softmax", "_safe_softmax", "log_softmax", "exp", "sqrt", "rsqrt", "elu",
     "cross_entropy_loss", "max_pool2d",
 })  # fmt: skip
+# The argument of `scaled_dot_product_attention` behind the mask, in order or by name, that is above zero.
+DROPPING = re.compile(r"t0, t1, t2, (?:None|t\d+), (?:0?\.0*[1-9]|1|\de-)|.*\bdropout_p=(?:0?\.0*[1-9]|1)")
 RANK = 4  # by definition: rows, heads, positions, width
 
 
@@ -89,12 +92,19 @@ def readers(block_class: BlockClass, index: int) -> Readers:
 
 def fuses(op: Op, call: Call | None, settings: RunSettings, backend: Backend) -> bool:
     """Whether a fused kernel runs an op. On a CPU torch chooses that of attention; other calls name their kernel. RMS
-    norms have one on accelerators alone."""
+    norms have one on accelerators alone. A run of ours keys its masks, which no fused kernel of attention draws."""
     if op_name(op) == "rms_norm":
         return backend != "cpu" and any(op.fused_saved_bytes)
-    if op.kind != "attention" or settings.attention == "eager" or not any(op.fused_saved_bytes):
+    if op.kind != "attention" or makes_scores(op, settings, backend) or not any(op.fused_saved_bytes):
         return False
     return backend != "cpu" or call is None or fuses_on_cpu(call)
+
+
+def makes_scores(op: Op, settings: RunSettings, backend: Backend) -> bool:
+    """Whether attention makes its scores whatever kernels there are: where that is asked for, and on a GPU where a run
+    of ours drops some."""
+    keyed = backend != "cpu" and settings.stack == "torch" and DROPPING.match(op.arguments) is not None
+    return settings.attention == "eager" or keyed
 
 
 def fuses_on_cpu(call: Call) -> bool:

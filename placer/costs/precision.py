@@ -310,7 +310,8 @@ class Numerics:
             out_before += _weight(tensor) * ITEM_BYTES[tensor.dtype]
             out_after += _weight(tensor) * ITEM_BYTES[made]
         written = out_after / out_before if out_before else read
-        tensor_float = self.tf32 and op.kind in PRODUCT_KINDS and runs == "float32"
+        # torch runs convolutions of float32 so by default (torch.backends.cudnn.allow_tf32), where the device can.
+        tensor_float = runs == "float32" and (op.kind == "convolution" or (self.tf32 and op.kind in PRODUCT_KINDS))
         first = tensors[0][1].dtype if tensors else self.base
         entering = ITEM_BYTES[types[0] if types else self.weights] / ITEM_BYTES[first]
         return OpNumerics(

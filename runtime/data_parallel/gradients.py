@@ -101,11 +101,11 @@ class Gradients:
             sum_over(tensor, collective.way, collective.ranks, dist.get_rank(), self.groups.of)
         self._tell(collective, tensor.numel() * tensor.element_size())
 
-    def norm(self) -> float:
-        """The norm of the whole model's gradients; to be called once per step, which it ends."""
+    def norm(self) -> torch.Tensor:
+        """The norm of the whole model's gradients, where they lie; to be called once per step, which it ends."""
         squared = self._local_squared() if self._squared is None else self._squared
         self.finish()
-        return float(squared.sqrt())
+        return squared.sqrt()
 
     def finish(self) -> None:
         """End a step that needs no norm."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from typing import overload
 
 import torch
 from torch import nn
@@ -84,15 +85,22 @@ class Updater:
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
         self.optimizer = _steps_alone(make(GivenParameters(self.updated))) if self.updated else None
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the host updates."""
+        return self._host is not None
+
     @torch.no_grad()  # of a DTensor its own rows are then there without a node of autograd for each
-    def step(self, scale: float) -> None:
+    def step(self, scale: float | torch.Tensor) -> None:
         """Update with all gradients multiplied by `scale`, then forget the gradients."""
         gradients = {name: self._gradient(name) for name, p in self.named.items() if p.grad is not None}
-        if scale != 1.0 and gradients:
-            torch._foreach_mul_(list(gradients.values()), scale)
+        if self.on_host:  # the device is faster at it
+            _scaled(gradients.values(), scale)
         gradients = self._brought(gradients)
         for name in self.updated:
             self._hand_over(name, gradients.pop(name, None))
+        if not self.on_host:  # those of 16 bits are in their masters' type by now, which keeps what is left of them
+            _scaled((p.grad for p in self.updated.values() if p.grad is not None), scale)
         if self.optimizer is not None:
             self.optimizer.step()
         self.copy_masters()
@@ -106,6 +114,12 @@ class Updater:
     @torch.no_grad()
     def copy_masters(self) -> None:
         """Round the masters, and bring what the host updated, into the weights."""
+        if self._host is None:
+            if self._kept:  # few kernels for all
+                torch._foreach_copy_(
+                    [local_part(self.own[name].detach()) for name in self._kept], [*self._kept.values()]
+                )
+            return
         for name, kept in self._kept.items():
             landed = self._landed.get(name)
             staged = kept if landed is None or kept.dtype == landed.dtype else landed.copy_(kept)
@@ -207,10 +221,30 @@ def _lay_gradient(parameter: nn.Parameter) -> None:
         parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
 
-def clip_scale(norm: float, limit: float | None) -> float:
+@overload
+def clip_scale(norm: float, limit: float | None) -> float: ...
+@overload
+def clip_scale(norm: torch.Tensor, limit: float | None) -> torch.Tensor | float: ...
+def clip_scale(norm: float | torch.Tensor, limit: float | None) -> float | torch.Tensor:
     """The factor for all gradients of a model whose gradient norm is `norm`; no number where that is none."""
-    scale = 1.0 if limit is None else limit / (norm + CLIP_EPSILON)
+    if limit is None:
+        return 1.0
+    scale = limit / (norm + CLIP_EPSILON)
+    if isinstance(scale, torch.Tensor):
+        return scale.clamp(max=1.0)
     return 1.0 if scale > 1.0 else scale
+
+
+def _scaled(gradients: Iterable[torch.Tensor], scale: float | torch.Tensor) -> None:
+    """Multiply gradients by a factor, all of one type by few kernels; a tensor lies where they do."""
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    for gradient in gradients:
+        by_type.setdefault(gradient.dtype, []).append(gradient)
+    for dtype, own in by_type.items():
+        if isinstance(scale, torch.Tensor):
+            torch._foreach_mul_(own, scale.to(dtype))
+        elif scale != 1.0:
+            torch._foreach_mul_(own, scale)
 
 
 def _steps_alone(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

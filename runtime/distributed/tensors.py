@@ -141,3 +141,11 @@ def _received(like: torch.Tensor, source: int, group: dist.ProcessGroup) -> torc
 
 def _room(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+
+
+def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` on `device`; to a GPU from page-locked memory, which takes a third of the time and does not stop the
+    host."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)

@@ -55,7 +55,7 @@ class Executor:
     #: Seconds of each step so far, by the wall clock of this rank.
     timings: list[float] = field(default_factory=list)
     #: Norm of the whole model's gradients in the last step, before clipping; None where nothing is clipped.
-    gradient_norm: float | None = None
+    clipped_norm: torch.Tensor | float | None = None
     #: Whether each step keeps the whole model's gradients, before clipping, in `last_gradients` of rank 0 (slow; to be
     #: set on all ranks alike).
     keeps_gradients: bool = False
@@ -75,6 +75,11 @@ class Executor:
             flops=plan.graph.forward_flops + plan.graph.backward_flops,
             peak_flops=plan.ledger.peak_flops if plan.ledger is not None else 0.0,
         )
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The norm of the last step's gradients before they were clipped; None where nothing clips them."""
+        return None if self.clipped_norm is None else float(self.clipped_norm)
 
     def held_state(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers of this rank as it holds them, by the model's own names; tied ones once."""
@@ -151,17 +156,21 @@ class Executor:
     def _finish_step(self) -> None:
         """Clip and update: what the program's OptimizerStep does."""
         if self.relaxed is not None:
-            self.gradient_norm = self.relaxed.finish_step(self.steps + 1)
+            self.clipped_norm = self.relaxed.finish_step(self.steps + 1)
             return
         limit = self.plan.settings.clip_norm
         if limit is None:
             self.gradients.finish()
-            self.gradient_norm = None
+            self.clipped_norm = norm = None
         else:
-            self.gradient_norm = self.gradients.norm()
+            self.clipped_norm = norm = self.gradients.norm()
         if self.keeps_gradients:
             self.last_gradients = self.state.full_gradients()
-        self.updater.step(clip_scale(self.gradient_norm or 0.0, limit))
+        # A GPU's host goes on while the norm is computed; what the host updates has to wait for it.
+        if norm is not None and norm.is_cuda and not self.updater.on_host:
+            self.updater.step(clip_scale(norm, limit))
+        else:
+            self.updater.step(clip_scale(0.0 if norm is None else float(norm), limit))
 
     def _feeds(self, batch: Batch, *, training: bool) -> tuple[Microbatch, ...]:
         step = self.steps if self.draws else None

@@ -8,6 +8,7 @@ import math
 
 import torch
 
+from placer.runtime.stages.one_kernel import one_kernel
 from placer.runtime.stages.pass_context import PassContext
 
 # splitmix64's constants, as signed 64-bit numbers (torch has no unsigned product)
@@ -52,18 +53,28 @@ def dropout(
 
 def kept(shape: torch.Size, probability: float, op: int, keys: torch.Tensor) -> torch.Tensor:
     """The boolean mask of `shape`, its elements in row-major order divided evenly among the rows of `keys`."""
-    bits = numbers(shape, op + 1, keys)
+    rows, elements = _places(shape, op + 1, keys)
+    return one_kernel(_above)(rows, elements, round(probability * 2**_BITS)).view(shape)
+
+
+def _above(rows: torch.Tensor, elements: torch.Tensor, least: int) -> torch.Tensor:
+    """Which of the numbers are `least` or more."""
+    bits = mixed(rows + elements * _GAMMA)
     bits &= 2**_BITS - 1
-    chosen: torch.Tensor = bits >= round(probability * 2**_BITS)
-    return chosen
+    return bits >= least
 
 
 def numbers(shape: torch.Size, op: int, keys: torch.Tensor) -> torch.Tensor:
     """64 random bits for each element of `shape`, in row-major order divided evenly among the rows of `keys`."""
+    rows, elements = _places(shape, op, keys)
+    return mixed(rows + elements * _GAMMA).view(shape)
+
+
+def _places(shape: torch.Size, op: int, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A key per row for `op`, and the places of a row's elements."""
     per_row = math.prod(shape) // keys.numel()
     elements = torch.arange(per_row, dtype=torch.int64, device=keys.device)
-    elements *= _GAMMA
-    return mixed(mixed(keys + _scalar(op)).unsqueeze(1) + elements).view(shape)
+    return mixed(keys + _scalar(op)).unsqueeze(1), elements
 
 
 def attention(

@@ -15,6 +15,7 @@ import torch
 from placer.errors import UsageError
 from placer.graph import Graph, Input
 from placer.plans.plan import Plan
+from placer.runtime.distributed.tensors import on_device
 from placer.runtime.stages.batch_values import Batch, BatchSums, BatchValues, Read
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import input_dtypes
@@ -154,7 +155,7 @@ def microbatches_of(
             **_keys(plan.seed, step, rows, device),
             updates=not ghost,
         )
-        inputs = {f"x:{name}": tensor.to(device) for name, tensor in sliced(batch, plan.graph, rows).items()}
+        inputs = {f"x:{name}": on_device(tensor, device) for name, tensor in sliced(batch, plan.graph, rows).items()}
         return Microbatch(first=first, rows=0 if ghost else len(rows), inputs=inputs, mode=mode, ghost=ghost)
 
     return tuple(map(microbatch, (0, *accumulate(plan.microbatches)), microbatch_rows(plan, position, replica)))

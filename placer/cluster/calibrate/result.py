@@ -11,13 +11,17 @@ from statistics import fmean, median
 
 from pydantic import BaseModel, ConfigDict
 
+from placer.cluster.calibrate.kernel_shares import KernelTimes, kernel_shares
 from placer.cluster.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
-from placer.cluster.cluster import DOUBT, FLASH_SHARES, Cluster, Curve, Device, Link, Node, OpShare
+from placer.cluster.cluster import DOUBT, FLASH_SHARES, Cluster, Curve, Device, Host, Link, Node, OpShare
 from placer.cluster.threads import topology
 from placer.errors import ExecutionError
 from placer.io.versions import installed
 
 Points = tuple[tuple[float, float], ...]
+# What stands for the convolutions of a network with channels first on a GPU, forward and backward, of products and of
+# bytes: 21 of ResNet's and ConvNeXt's on one H200, beside what `placer/costs/compute` says of them (26 November 2026).
+CONVOLUTIONS = {"conv2d": (0.90, 0.75), "conv2d/16": (0.90, 0.70)}
 # Where other work took more than this of the time that was measured, windows were taken again in vain.
 MOST_LOST = 0.1
 # What caches hold is faster than memory: no share is larger (placer/io/bounds.py).
@@ -51,9 +55,20 @@ class OpTime(BaseModel):
         return min(1.0, self.flops / alone[0] / rate), min(1.0, 2 * self.flops / alone[1] / rate)
 
 
+class HostCopies(BaseModel):
+    """Copies between a GPU and its host as (bytes, seconds), and bytes/second of the host's memory."""
+
+    model_config = ConfigDict(frozen=True)
+    copies: Points
+    memory_bandwidth: float
+
+
 class DeviceMeasurement(BaseModel):
     """One device: products as (FLOPs, FLOP/s) by dtype, memory bytes/second at best and over a model's ops, seconds per
-    op, bytes taken before any tensor; attention and ops as in a model."""
+    op, bytes taken before any tensor; attention and ops as in a model.
+
+    Of a GPU also its multiprocessors, torch's own kernels, and copies to and from its host.
+    """
 
     model_config = ConfigDict(frozen=True)
     name: str
@@ -66,6 +81,14 @@ class DeviceMeasurement(BaseModel):
     overhead_bytes: int
     attention: AttentionTime | None = None
     ops: tuple[OpTime, ...] = ()
+    multiprocessors: int = 0
+    kernels: KernelTimes | None = None
+    host_copies: HostCopies | None = None
+
+    @property
+    def attention_type(self) -> str:
+        """The type in which attention was measured: that in which a GPU has kernels for it."""
+        return "bfloat16" if self.backend == "cuda" else "float32"
 
 
 class Calibration(BaseModel):
@@ -94,6 +117,7 @@ def local_description(measured: Calibration, *, name: str, load: float = 0.0, ow
         link=_link(measured, kinds[0][0]),
         cores=usable_cores(),
         memory_bytes=total_memory(),
+        host=_host(measured.devices),
     )
     each = f"OMP_NUM_THREADS={threads(count)} each" + f", on {own_cores} cores of its own" * bool(own_cores)
     notes = (
@@ -102,6 +126,22 @@ def local_description(measured: Calibration, *, name: str, load: float = 0.0, ow
         *_doubts(load, measured.lost),
     )
     return Cluster(name=name, groups=((node, 1),), measured=True, notes=notes)
+
+
+def _host(devices: Sequence[DeviceMeasurement]) -> Host | None:
+    """The memory of a machine with GPUs and the link of each to it; None where that was not measured."""
+    found = [device.host_copies for device in devices if device.host_copies is not None]
+    if not found or len(found) < len(devices):
+        return None
+    copies = tuple((of[0][0], median(own for _, own in of)) for of in zip(*(one.copies for one in found), strict=True))
+    line = fitted_line(copies)
+    link = Link(
+        name="host",
+        latency_seconds=rounded(line.intercept),
+        bandwidth=rounded(1 / line.slope),
+        source="measured on this machine by placer calibrate",
+    )
+    return Host(link=link, memory_bandwidth=rounded(median(one.memory_bandwidth for one in found)))
 
 
 def _doubts(load: float, lost: float) -> tuple[str, ...]:
@@ -148,6 +188,7 @@ def _kinds(devices: tuple[DeviceMeasurement, ...], spare: float) -> tuple[tuple[
 def _device(run: list[DeviceMeasurement], count: int, spare: float) -> Device:
     """The kind of device a run of equal measurements shows."""
     first = run[0]
+    kernels = [device.kernels for device in run if device.kernels is not None]
     source = "measured on this machine by placer calibrate"
     curves = {dtype: _products(run, dtype) for dtype in first.products}
     best = {dtype: max(rate for _, rate in points) for dtype, points in curves.items()}
@@ -169,10 +210,13 @@ def _device(run: list[DeviceMeasurement], count: int, spare: float) -> Device:
         overhead_bytes=int(median(device.overhead_bytes for device in run)),
         source=source,
         curves=tuple(shares.items()),
-        flash_shares=_attention(run, best["float32"]),
+        flash_shares=_attention(run, best.get(first.attention_type, best["float32"])),
         head_seconds=_head_seconds(run),
         communication_cores=None if first.backend == "cuda" else spare,
-        op_shares=_op_shares(run, best["float32"], shares["float32"], bandwidth),
+        op_shares=_op_shares(run, best["float32"], shares["float32"], bandwidth) + _convolutions(first),
+        multiprocessors=first.multiprocessors,
+        sustained=min((one.sustained for one in kernels), default=1.0),
+        kernels=kernel_shares(kernels, best) if len(kernels) == len(run) else None,
     )
 
 
@@ -189,6 +233,12 @@ def _op_shares(run: list[DeviceMeasurement], rate: float, curve: Curve, bandwidt
         (name, _mean_share(ahead for ahead, _ in found), _mean_share(behind for _, behind in found))
         for name, found in reached.items()
     )
+
+
+def _convolutions(device: DeviceMeasurement) -> tuple[OpShare, ...]:
+    """What stands for a GPU's convolutions, where its other ops were measured."""
+    known = CONVOLUTIONS if device.backend == "cuda" and device.ops else {}
+    return tuple((name, *shares) for name, shares in known.items())
 
 
 def _mean_share(shares: Iterable[float]) -> float:

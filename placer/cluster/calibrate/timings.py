@@ -17,12 +17,15 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from placer.cluster.calibrate.device_calls import Calls, recorded
 from placer.cluster.calibrate.machine import usable_cores
 from placer.cluster.calibrate.result import AttentionTime
 
 Value = TypeVar("Value")
 # Seconds after which every timing is taken once instead of three times, and after which only what is needed is timed.
 PATIENCE = 15.0
+# A GPU repeats a kernel's seconds, and there are more of them to be timed.
+GPU_WINDOW = 0.02
 HURRY = 30.0
 # A window counts where every rank had its core for this share of it; so often another is taken where one had not.
 LEAST_SHARE, AGAIN = 0.95, 3
@@ -41,9 +44,14 @@ class Together:
     shares: list[float] = field(default_factory=list)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the ranks measure GPUs."""
+        return self.device.type == "cuda"
+
+    @property
     def alone(self) -> bool:
         """Whether each rank is one thread and has a core for it, so that it is seen when other work takes that."""
-        return self.device.type == "cpu" and torch.get_num_threads() == 1 and self.size <= usable_cores()
+        return not self.on_gpu and torch.get_num_threads() == 1 and self.size <= usable_cores()
 
     @property
     def lost(self) -> float:
@@ -55,12 +63,14 @@ class Together:
 
         Windows, not best times: where processes share cores a single call may have had a core to itself. One in which
         other work took a rank's core is taken again. A crowded machine gets fewer windows, so that the whole stays
-        short.
+        short. On a GPU those of its kernels, without the host's for launching them.
         """
         action()
         self.synchronize()
+        calls = recorded(action) if self.on_gpu else Calls(run=action)
+        window = min(window, GPU_WINDOW) if self.on_gpu else window
         late = self.later_than(PATIENCE)
-        return median(self._undisturbed(action, window, late) for _ in range(1 if late else 3))
+        return median(self._undisturbed(calls.run, window, late) for _ in range(1 if late else 3)) / calls.count
 
     def later_than(self, seconds: float) -> bool:
         """Whether any rank has been at it for longer; all ranks get the same answer."""
@@ -97,7 +107,7 @@ class Together:
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        if self.device.type == "cuda":
+        if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
     def slowest(self, seconds: float) -> float:
@@ -105,6 +115,10 @@ class Together:
         value = torch.tensor([seconds], dtype=torch.float64, device=self.device)
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return float(value.item())
+
+    def smallest(self, value: float) -> float:
+        """The smallest of the ranks' values, the same on all."""
+        return -self.slowest(-value)
 
     def gather(self, value: Value) -> list[Value]:
         """Every rank's value."""
@@ -116,25 +130,6 @@ class Together:
         """Tell what is measured now."""
         if self.rank == 0:
             print("progress", text, flush=True)
-
-
-CPU_EDGES = (32, 64, 128, 256, 512, 1024, 2048)
-CUDA_EDGES = (128, 256, 512, 1024, 2048, 4096, 8192)
-DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
-# A product that would take longer than this is not measured: the curve is flat there anyway.
-LONGEST_PRODUCT = 0.3
-
-
-def products(together: Together) -> dict[str, tuple[tuple[float, float], ...]]:
-    """(FLOPs, FLOP/s) of square products by dtype name; on a machine too busy to time all, of the first ones."""
-    found: dict[str, tuple[tuple[float, float], ...]] = {}
-    for dtype in DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        if found and together.later_than(HURRY):
-            break
-        together.progress(f"matrix products in {name}")
-        found[name] = _by_size(together, dtype)
-    return found
 
 
 def memory_bandwidth(together: Together) -> float:
@@ -165,17 +160,25 @@ def mixed_bandwidth(together: Together) -> float:
 # (Llama 3 and GPT-3 have 128 of them, GPT-2, BERT and ViT 64).
 HEADS = (2, 12, 512, 64)
 SHORT_HEADS = (8, 12, 64, 64)
+# On a GPU, many: a head of a row is a tile's work, and the scores of few do not fill the chip. Its backward has five
+# products where forward has two, as it makes the scores again (arXiv:2307.08691, section 3.1).
+LONG_HEADS = (8, 16, 2048, 64)
+GPU_BACKWARD = 2.5
 
 
 def attention(together: Together) -> AttentionTime | None:
-    """Fused attention in float32; None on a GPU, and where time is up.
+    """Fused attention in float32, on a GPU in bfloat16; None where time is up.
 
     On processors its kernel makes blocks of scores one after another: slower than a large product, much so backward,
     and with work of its own for each head of a row, which is most of it where rows are short.
     """
-    if together.device.type == "cuda" or together.later_than(HURRY):
+    if together.later_than(HURRY):
         return None
     together.progress("attention")
+    if together.on_gpu:
+        # Causal attention leaves out half of the scores, but for blocks on the diagonal.
+        ahead, behind = (_attention_flops(LONG_HEADS) / 2 / own for own in _attention_seconds(together, LONG_HEADS))
+        return AttentionTime(rates=(ahead, GPU_BACKWARD * behind), head_seconds=(0.0, 0.0))
     long, short = _attention_seconds(together, HEADS), _attention_seconds(together, SHORT_HEADS)
     forward, backward = (_line(one, other) for one, other in zip(short, long, strict=True))
     return AttentionTime(rates=(forward[1], 2 * backward[1]), head_seconds=(forward[0], backward[0]))
@@ -183,12 +186,12 @@ def attention(together: Together) -> AttentionTime | None:
 
 def _line(short: float, long: float) -> tuple[float, float]:
     """Seconds of a head beside its products, and their FLOP/s, from those of a head in rows of both sizes."""
-    few, many = _head_flops(SHORT_HEADS), _head_flops(HEADS)
+    few, many = _attention_flops(SHORT_HEADS), _attention_flops(HEADS)
     rate = (many - few) / max(long - short, long / 2)
     return max(0.0, long - many / rate), rate
 
 
-def _head_flops(sizes: tuple[int, int, int, int]) -> float:
+def _attention_flops(sizes: tuple[int, int, int, int]) -> float:
     """FLOPs of a head of a row, forward."""
     _, _, tokens, width = sizes
     return 2 * 2.0 * tokens * tokens * width
@@ -196,7 +199,10 @@ def _head_flops(sizes: tuple[int, int, int, int]) -> float:
 
 def _attention_seconds(together: Together, sizes: tuple[int, int, int, int]) -> tuple[float, float]:
     """Seconds of a head of a row, forward and backward."""
-    given = (q, k, v) = tuple(torch.randn(sizes, requires_grad=True) for _ in range(3))
+    dtype = torch.bfloat16 if together.on_gpu else torch.float32
+    given = (q, k, v) = tuple(
+        torch.randn(sizes, device=together.device, dtype=dtype, requires_grad=True) for _ in range(3)
+    )
 
     def ahead() -> torch.Tensor:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -210,14 +216,16 @@ def _attention_seconds(together: Together, sizes: tuple[int, int, int, int]) -> 
 
 def _tensor(together: Together) -> torch.Tensor:
     """An activation of a usual size: 4 MiB on a processor, 64 MiB on a GPU (larger than its caches)."""
-    rows = 16 * 1024 if together.device.type == "cuda" else 1024
+    rows = 16 * 1024 if together.on_gpu else 1024
     return torch.randn(rows, 1024, device=together.device)
 
 
 def launch_seconds(together: Together) -> float:
-    """Seconds of one op that has nothing to do: a chain of small products, forward and backward."""
+    """Seconds of one op that has nothing to do: a chain of small products, forward and backward; of a GPU's kernel."""
     together.progress("seconds per op")
-    x = torch.ones(16, device=together.device, requires_grad=True)
+    x = torch.ones(16, device=together.device, requires_grad=not together.on_gpu)
+    if together.on_gpu:
+        return together.seconds(lambda: x * 1.0)
     length = 50
 
     def chain() -> None:
@@ -232,7 +240,7 @@ def launch_seconds(together: Together) -> float:
 def repeated_steps(together: Together, *, seconds: float, count: int) -> tuple[float, ...]:
     """The seconds of each of `count` steps of the same work, about `seconds` each; no rank waits for another."""
     together.progress("steps")
-    edge = 1024 if together.device.type == "cuda" else 256
+    edge = 1024 if together.on_gpu else 256
     a, b = (torch.randn(edge, edge, device=together.device) for _ in range(2))
     calls = max(1, round(seconds / together.slowest(together.seconds(lambda: torch.mm(a, b)))))
     found = []
@@ -244,25 +252,6 @@ def repeated_steps(together: Together, *, seconds: float, count: int) -> tuple[f
         together.synchronize()
         found.append(time.perf_counter() - begun)
     return tuple(found)
-
-
-def _by_size(together: Together, dtype: torch.dtype) -> tuple[tuple[float, float], ...]:
-    points: list[tuple[float, float]] = []
-    expected = 0.0
-    tiny = torch.ones(1, 1, device=together.device, dtype=dtype)
-    dispatch = together.seconds(lambda: torch.mm(tiny, tiny))
-    for edge in CUDA_EDGES if together.device.type == "cuda" else CPU_EDGES:
-        if expected > LONGEST_PRODUCT or (len(points) > 2 and together.later_than(HURRY)):
-            break
-        # Random numbers: a chip draws less power and clocks higher on zeros.
-        a = torch.randn(edge, edge, device=together.device).to(dtype)
-        b = torch.randn(edge, edge, device=together.device).to(dtype)
-        seconds = together.seconds(lambda a=a, b=b: torch.mm(a, b))  # type: ignore[misc]
-        # The cost of one op stands apart (`launch_seconds`): counted here too, it would be counted twice.
-        alone = max(seconds - dispatch, seconds / 10)
-        points.append((2.0 * edge**3, 2.0 * edge**3 / alone))
-        expected = 8 * together.slowest(seconds)
-    return tuple(points)
 
 
 SIZES = (1 << 12, 1 << 16, 1 << 19, 1 << 22, 1 << 24)
@@ -309,7 +298,7 @@ def _between(together: Together) -> Callable[[], object]:
     buffer is where the last message left it, which takes several times what a short message does. Nothing on a GPU,
     whose stream has the next communication before the last one ends.
     """
-    if together.device.type == "cuda":
+    if together.on_gpu:
         return _nothing
     a, b, more = torch.randn(EDGE, EDGE), torch.randn(EDGE, EDGE), _tensor(together)
 

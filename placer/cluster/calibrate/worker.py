@@ -21,8 +21,11 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from placer.cluster.calibrate.host_copies import host_copies
+from placer.cluster.calibrate.kernel_timings import kernel_times
 from placer.cluster.calibrate.machine import cpu_model
 from placer.cluster.calibrate.op_timings import op_times
+from placer.cluster.calibrate.products import products
 from placer.cluster.calibrate.result import Calibration, DeviceMeasurement
 from placer.cluster.calibrate.timings import (
     Together,
@@ -32,7 +35,6 @@ from placer.cluster.calibrate.timings import (
     memory_bandwidth,
     messages,
     mixed_bandwidth,
-    products,
     repeated_steps,
 )
 from placer.cluster.calibrate.varying import STEPS, DeviceSteps, MeasuredSteps
@@ -97,9 +99,12 @@ def _measurement(together: Together) -> Calibration:
         memory_bandwidth=memory_bandwidth(together),
         mixed_bandwidth=mixed_bandwidth(together),
         launch_seconds=launch_seconds(together),
+        kernels=kernel_times(together),
+        host_copies=host_copies(together),
         overhead_bytes=overhead,
         attention=attention(together),
         ops=op_times(together),
+        multiprocessors=_multiprocessors(together.device),
     )
     pairs = messages(together)
     rings = all_reduces(together)
@@ -125,6 +130,11 @@ def _memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return int(psutil.virtual_memory().total)
+
+
+def _multiprocessors(device: torch.device) -> int:
+    """Those of a GPU; a processor has none."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 0
 
 
 def _overhead(device: torch.device) -> int:

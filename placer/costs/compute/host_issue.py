@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from placer.cluster.cluster import Device
+from placer.costs.compute.torch_kernels import torch_kernels
 from placer.plans.settings import MEGATRON_CORE, RunSettings
 
 # Seconds the host of a GPU takes per op of an eager model, views included. 12 layers of BERT-base are 29 ops each, 362
@@ -37,10 +38,16 @@ def issued(device: Device, settings: RunSettings, ops: int) -> HostSeconds:
     if device.backend != "cuda":
         return HostSeconds()
     ahead, behind = CORE_SHARES if settings.stack in MEGATRON_CORE else (1.0, 1.0)
-    inference = ops * INFERENCE_SECONDS
+    inference = ops * _inference_seconds(device, settings)
     return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * inference)
 
 
-def checkpoint_seconds(device: Device) -> float:
+def checkpoint_seconds(device: Device, settings: RunSettings) -> float:
     """Seconds of the host that running a block again adds to issuing it once more."""
-    return CHECKPOINT_OPS * INFERENCE_SECONDS if device.backend == "cuda" else 0.0
+    return CHECKPOINT_OPS * _inference_seconds(device, settings) if device.backend == "cuda" else 0.0
+
+
+def _inference_seconds(device: Device, settings: RunSettings) -> float:
+    """Those of an op; of torch's own as measured on a host of the device where they were."""
+    kernels = torch_kernels(device, settings)
+    return INFERENCE_SECONDS if kernels is None else kernels.host_op_seconds

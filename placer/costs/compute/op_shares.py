@@ -1,5 +1,10 @@
-"""What ops reach on a device where that was measured op by op (`Device.op_shares`, a processor); elsewhere one share of
-the memory's bandwidth is that of all that move bytes, and products reach what the curve says."""
+"""What ops reach on a device where that was measured op by op (`Device.op_shares`: a processor, or torch's own kernels
+on a GPU); elsewhere one share of the memory's bandwidth is that of all that move bytes, and products reach what the
+curve says.
+
+A batch norm gives a channel to each of a GPU's multiprocessors, backward with fewer warps two of them to each: where
+there are fewer channels, some are idle.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from placer.cluster.cluster import Device, OpShare
-from placer.costs.precision import PRODUCT_KINDS, op_name
+from placer.costs.precision import PRODUCT_KINDS, OpNumerics, op_name
 from placer.graph import Op
+from placer.plans.settings import SIXTEEN_BITS, RunSettings
 
 # Ops that do the same as one that is measured, and what stands for those of a kind that are not: a pointwise op for the
 # cheapest of them, a product for a layer's. A reduction without a name has the share of all.
@@ -42,16 +48,30 @@ class Reached:
         return products + moved if self.summed else max(products, moved)
 
 
-def reached(op: Op, device: Device) -> Reached:
+def reached(op: Op, device: Device, settings: RunSettings, numbers: OpNumerics) -> Reached:
     """What `op` reaches on `device`."""
     memory = device.memory_share, device.memory_share
-    if not device.op_shares:
+    if not device.op_shares or (device.backend == "cuda" and settings.stack != "torch"):
         return Reached(WHOLE, memory)
     known, name = _by_name(device.op_shares), op_name(op)
-    share = known.get(ALIKE.get(name, name)) or known.get(OF_KIND.get(op.kind, ""))
+    short = numbers.dtype in SIXTEEN_BITS
+    names = (name, ALIKE.get(name, ""), OF_KIND.get(op.kind, ""))
+    keys = (key for own in names for key in ((f"{own}/16", own) if short else (own,)))
+    share = next((known[key] for key in keys if key in known), None)
     if op.kind in PRODUCT_KINDS:
+        if share and device.backend == "cuda":
+            return Reached(share, (device.memory_share * share[0], device.memory_share * share[1]))
         return Reached(share, WHOLE, summed=True) if share else Reached(WHOLE, memory)
+    if name == "batch_norm" and share and device.multiprocessors:
+        share = _of_channels(op, device.multiprocessors, share)
     return Reached(WHOLE, share or memory)
+
+
+def _of_channels(op: Op, multiprocessors: int, share: Shares) -> Shares:
+    """What is left of a batch norm's share where channels are fewer than what works on them."""
+    shape = op.outputs[0].shape if op.outputs else ()
+    channels = shape[1].fixed if len(shape) > 1 else multiprocessors
+    return share[0] * min(1.0, channels / multiprocessors), share[1] * min(1.0, channels / (2 * multiprocessors))
 
 
 @lru_cache(maxsize=64)

@@ -33,12 +33,21 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from placer.cluster.cluster import FLASH_SHARES, Device
+from placer.cluster.cluster import FLASH_SHARES, Backend, Device
+from placer.cluster.kernels import TorchKernels
 from placer.costs.autocast import Copying
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
 from placer.costs.compute.op_shares import reached
 from placer.costs.compute.tile_quantization import shape_share
+from placer.costs.compute.torch_kernels import (
+    attention_share,
+    convolution_share,
+    kernel_share,
+    laid_out_bytes,
+    torch_kernels,
+)
+from placer.costs.kept_results import makes_scores
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op, Product
 from placer.plans.settings import EARLY_MEGATRON, RunSettings
@@ -120,7 +129,7 @@ def block_seconds(
     unread = unread_products(block_class) if stops else ()
     copies = 0 if settings.fusion else sum(own.copies for own in numbers)
     return _waiting(
-        busy, host_seconds(block_class, device, settings, copies), checkpoint_seconds(device), spared(unread),
+        busy, host_seconds(block_class, device, settings, copies), checkpoint_seconds(device, settings), spared(unread),
         spared({*kept, *unread}),
     )  # fmt: skip
 
@@ -128,8 +137,8 @@ def block_seconds(
 def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings, copies: int = 0) -> HostSeconds:
     """Seconds the host takes to issue a block's passes, op by op, and the copies that autocast makes for them."""
     fused = sum(len(chain.ops) - 1 for chain in _fused(block_class, settings)) if settings.fusion else 0
-    eager = settings.attention == "eager"
-    extra = sum(FORWARD_KERNELS - 1 for op in block_class.ops if eager and op.kind == "attention")
+    scored = [op for op in block_class.ops if op.kind == "attention" and makes_scores(op, settings, device.backend)]
+    extra = (FORWARD_KERNELS - 1) * len(scored)
     return issued(device, settings, len(block_class.ops) - fused + extra + copies)
 
 
@@ -175,13 +184,14 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     if op.seconds is not None:
         own = max(0.0, op.seconds[0] + op.seconds[1] * rows)
         return BlockSeconds(forward=own, backward=2 * own if _has_backward(op) else 0.0)
-    extra = _traffic(op, settings, rows, numbers.saved)
+    extra = _traffic(op, settings, device.backend, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
-    share = reached(op, device)
+    share = reached(op, device, settings, numbers)
+    laid_out = (0.0, 0.0) if torch_kernels(device, settings) is None else laid_out_bytes(op, numbers, device, rows)
     ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
     forward = share.seconds(ahead / share.products[0], moved / (device.memory_bandwidth * share.memory[0]))
-    forward += device.launch_seconds * extra.forward_kernels
-    heads = _heads(op, settings, rows)
+    forward += device.launch_seconds * extra.forward_kernels + pass_seconds(device, laid_out[0], 2)
+    heads = _heads(op, settings, device.backend, rows)
     forward += heads * device.head_seconds[0]
     forward += _cast_seconds(_operand_bytes(op, rows), numbers, device)
     forward += _copy_seconds(op, numbers.copied, numbers, device, settings, rows)
@@ -192,15 +202,16 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     moving = max(0.0, moved + extra.backward) / (device.memory_bandwidth * share.memory[1])
     backward = share.seconds(behind / share.products[1], moving)
     backward += device.launch_seconds * extra.backward_kernels + heads * device.head_seconds[1]
+    backward += pass_seconds(device, laid_out[1], 4)
     backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
     backward += _bias_seconds(op, numbers, device, rows)
     backward += _copy_seconds(op, numbers.copied_back, numbers, device, settings, rows)
     return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
 
 
-def _heads(op: Op, settings: RunSettings, rows: int) -> int:
+def _heads(op: Op, settings: RunSettings, backend: Backend, rows: int) -> int:
     """Heads of rows of fused attention."""
-    fused = op.kind == "attention" and op.products and settings.attention != "eager"
+    fused = op.kind == "attention" and op.products and not makes_scores(op, settings, backend)
     return op.products[0].batch.at(rows) if fused else 0
 
 
@@ -251,14 +262,29 @@ def product_flops(product: Product, rows: int) -> int:
     return 2 * product.batch.at(rows) * product.m.at(rows) * product.n.at(rows) * product.k.at(rows)
 
 
-def efficiency(product: Product, dtype: str, device: Device, rows: int) -> float:
-    """The share of the device's peak rate for `dtype` that a product reaches: by shape where tiles are known."""
+def efficiency(
+    product: Product, dtype: str, device: Device, rows: int, kernels: TorchKernels | None = None,
+    convolution: bool = False,
+) -> float:  # fmt: skip
+    """The share of the device's peak rate for `dtype` that a product reaches: by shape where tiles are known; of
+    torch's own kernels where these are."""
     if not device.multiprocessors:
         return device.efficiency(dtype, product_flops(product, rows))
     sizes = (product.batch.at(rows), product.m.at(rows), product.n.at(rows), product.k.at(rows))
     summed = product.k.per_row > 0 and product.m.per_row == product.n.per_row == 0
-    share = shape_share(device, dtype, *sizes, rows=summed)
-    return device.efficiency(dtype, LARGE) * share * (1 - (1 - device.sustained) * share)
+    if kernels is None:
+        share = shape_share(device, dtype, *sizes, rows=summed)
+    else:
+        share = kernel_share(device, dtype, sizes, kernels, summed=summed, convolution=convolution)
+    return device.efficiency(dtype, LARGE) * share * (1 - (1 - _sustained(device, dtype, kernels)) * share)
+
+
+def _sustained(device: Device, dtype: str, kernels: TorchKernels | None) -> float:
+    """What is left of the rate of `dtype` on a warm chip; plain instructions, which take less power, lose nothing (one
+    H200, 51 TFLOP/s in float32 from the first to the last of 1.6 seconds)."""
+    if device.rate(dtype) <= device.rate("float32"):
+        return 1.0
+    return device.sustained if kernels is None else kernels.sustained
 
 
 def _products_seconds(
@@ -269,15 +295,35 @@ def _products_seconds(
     rate = device.rate(numbers.dtype)
     if not products:
         return flops / (rate * device.efficiency(numbers.dtype, flops)) if flops else 0.0
-    share = _flash_share(op, settings, device, backward=products is op.backward_products)
-    computed = _computed_share(op, settings, device, rows)
+    computed, backward = _computed_share(op, settings, device, rows), products is op.backward_products
+    kernels = torch_kernels(device, settings)
     total = 0.0
     for product in products:
         own = product_flops(product, rows)
         if own:
-            reached = min(share * device.sustained, efficiency(product, numbers.dtype, device, rows))
-            total += computed * own / (rate * reached)
+            most = _most(op, product, numbers.dtype, device, settings, rows, causal=computed < 1, backward=backward)
+            # What was measured of a kernel of attention is its own, not a product's.
+            if kernels is None or op.kind != "attention" or makes_scores(op, settings, device.backend):
+                most = min(most, efficiency(product, numbers.dtype, device, rows, kernels, op.kind == "convolution"))
+            total += computed * own / (rate * most)
     return total
+
+
+def _most(
+    op: Op, product: Product, dtype: str, device: Device, settings: RunSettings, rows: int, *, causal: bool,
+    backward: bool,
+) -> float:  # fmt: skip
+    """The most of the rate of `dtype` that one of an op's products reaches."""
+    kernels = torch_kernels(device, settings)
+    warm = _sustained(device, dtype, kernels)
+    if kernels is None or (op.kind == "attention" and makes_scores(op, settings, device.backend)):
+        return warm * _flash_share(op, settings, device, backward=backward)
+    if op.kind == "attention":
+        share = attention_share(op, kernels, device, dtype, rows, causal=causal, backward=backward)
+        return warm * (share / FLASH_REMAKES if backward and len(op.backward_products) <= PLAIN_PRODUCTS else share)
+    if op.kind == "convolution":
+        return min(warm, convolution_share(op, product, kernels, device, dtype, rows, backward=backward))
+    return warm
 
 
 def _has_backward(op: Op) -> bool:
@@ -340,14 +386,14 @@ class _Traffic:
     backward_kernels: int
 
 
-def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
+def _traffic(op: Op, settings: RunSettings, backend: Backend, rows: int, kept: float) -> _Traffic:
     """What the run's kernel adds to the captured bytes of an op; `kept` scales saved bytes to the run's precision."""
     forward, backward = max(1, len(op.products)), max(1, len(op.backward_products))
     if op.kind != "attention":
         return _Traffic(forward=0.0, backward=0.0, forward_kernels=forward, backward_kernels=backward)
     # What plain attention only keeps, and reads in backward.
     extra = op.saved_bytes.at(rows) - op.fused_saved_bytes.at(rows) if any(op.fused_saved_bytes) else 0
-    if settings.attention != "eager":
+    if not makes_scores(op, settings, backend):
         return _Traffic(forward=0.0, backward=-kept * extra, forward_kernels=1, backward_kernels=1)
     elements = score_elements(op, rows)
     item = ITEM_BYTES["bfloat16" if settings.precision == "bfloat16-autocast" else settings.precision]
@@ -366,7 +412,7 @@ def _traffic(op: Op, settings: RunSettings, rows: int, kept: float) -> _Traffic:
 
 def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: bool) -> float:
     """The most of the peak rate an op's products reach: flash kernels have their own ceiling."""
-    if op.kind != "attention" or settings.attention == "eager":
+    if op.kind != "attention" or makes_scores(op, settings, device.backend):
         return 1.0
     if device.backend != "cuda":  # of four products, as they were measured; the default is a GPU's
         return 1.0 if device.flash_shares == FLASH_SHARES else device.flash_shares[backward]
@@ -379,7 +425,7 @@ def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: boo
 
 def _computed_share(op: Op, settings: RunSettings, device: Device, rows: int) -> float:
     """The share of an attention op's products that its kernel computes: a flash one leaves out what a mask hides."""
-    fused = op.kind == "attention" and settings.attention != "eager" and device.backend == "cuda"
+    fused = op.kind == "attention" and device.backend == "cuda" and not makes_scores(op, settings, device.backend)
     if not fused or not op.products or not CAUSAL.match(op.arguments):
         return 1.0
     positions = op.products[0].n.at(rows)

@@ -40,6 +40,11 @@ LIES_IN = {"tfloat32": "float32", "float4": "int8"}
 # Steps of k before a tile's pipeline is full: 4 stages of 32 (CUTLASS, efficient_gemm.md, multistage on Ampere).
 FILL = 128
 
+# Stream-K (arXiv:2301.03598, section 5): each multiprocessor has an equal part of all steps, and tiles that two of them
+# began are put together afterwards, which is worth so many steps (fitted on one H200, 37 shapes in bfloat16).
+MENDED = 512
+SHORT = 2
+
 # Types without an instruction for products are multiplied element by element: slow enough that tiles of all sizes are
 # fed, and that a pipeline of 2 stages of 8 steps is long enough (CUTLASS, default_gemm_configuration.h, OpClassSimt).
 PLAIN_FILL = 16
@@ -50,16 +55,21 @@ PLAIN_FILL = 16
 # 25% faster on an A100 (A. Karpathy, 3 February 2023). The head is 27% of that model's FLOPs (232 M of 857 M a token);
 # at 40% of the peak overall and 75% in an aligned product it takes 0.27 * 0.40 / 0.75 = 14.5% of the padded step, hence
 # 1 + 0.25 / 0.145 = 2.7 times as long unpadded.
-ALIGNMENT = ((16, 1.0), (4, 0.58), (1, 0.37))
+Alignment = tuple[tuple[int, float], ...]
+ALIGNMENT: Alignment = ((16, 1.0), (4, 0.58), (1, 0.37))
 
 # m, n, k of the product whose rate is the measured ceiling of an A100 (stas00/ml-engineering@744d01e, accelerators).
 BEST = (1024, 10240, 5120)
 
 
-def shape_share(device: Device, dtype: str, batch: int, m: int, n: int, k: int, *, rows: bool = False) -> float:
+def shape_share(
+    device: Device, dtype: str, batch: int, m: int, n: int, k: int, *, rows: bool = False,
+    alignment: Alignment = ALIGNMENT, streams: bool = False,
+) -> float:  # fmt: skip
     """The share of the device's ceiling that this shape keeps, above 0, at most 1.
 
-    The contiguous dims are n and k, or, for a sum over rows (`rows`: a weight gradient), m and n.
+    The contiguous dims are n and k, or, for a sum over rows (`rows`: a weight gradient), m and n. streams: whether the
+    chip's kernels of 16 bits divide all tiles' steps of k evenly.
     """
     if min(m, n, k) == 1:
         return min(1.0, device.rate("float32") / device.rate(dtype))
@@ -68,7 +78,18 @@ def shape_share(device: Device, dtype: str, batch: int, m: int, n: int, k: int, 
     best = _share(device.multiprocessors, 0.0, 1, *BEST, plain=plain)
     partial = PARTIAL_BYTES * device.rate(dtype) / (2 * device.memory_bandwidth * device.memory_share)
     share = _share(device.multiprocessors, partial, batch, m, n, k, plain=plain) / best
-    return min(1.0, share) * alignment_share(item, (m, n) if rows else (n, k))
+    if streams and item == SHORT:
+        share = max(share, _streamed(device.multiprocessors, batch, m, n, k) / best)
+    # Plain instructions read element by element.
+    return min(1.0, share) * (1.0 if plain else alignment_share(item, (m, n) if rows else (n, k), alignment))
+
+
+def _streamed(multiprocessors: int, batch: int, m: int, n: int, k: int) -> float:
+    """The share with the largest tile whose steps, all tiles' together, are divided evenly among multiprocessors."""
+    rows, columns, _ = TILES[0]
+    tiles = batch * ceil(m / rows) * ceil(n / columns)
+    steps = tiles * k / multiprocessors
+    return batch * m * n / (tiles * rows * columns) * steps / (steps + FILL + MENDED)
 
 
 @lru_cache(maxsize=65536)
@@ -95,9 +116,9 @@ def _parts(multiprocessors: int, tiles: int, k: int) -> tuple[int, ...]:
     return tuple(2**power for power in range(max(1, most).bit_length()))
 
 
-def alignment_share(item: int, sizes: tuple[int, int]) -> float:
+def alignment_share(item: int, sizes: tuple[int, int], alignment: Alignment = ALIGNMENT) -> float:
     """What is left of a product whose contiguous dims have these sizes of `item` bytes."""
-    return next(share for step, share in ALIGNMENT if all(size * item % step == 0 for size in sizes))
+    return next(share for step, share in alignment if all(size * item % step == 0 for size in sizes))
 
 
 def _filled(multiprocessors: int, batch: int, m: int, n: int, rows: int, columns: int) -> float:

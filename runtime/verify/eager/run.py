@@ -100,9 +100,6 @@ class EagerRun:
         limit = self.settings.clip_norm
         given = [held for held in self._updated.values() if held.grad is not None]
         norm = float(nn.utils.clip_grad_norm_(given, float("inf") if limit is None else limit))
-        for name, held in self._updated.items():
-            if held.grad is not None:
-                held.grad = held.grad.to(self.learnt[name].dtype).to(held.dtype)
         if self._optimizer is not None:
             self._optimizer.step()
         with torch.no_grad():

@@ -19,9 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-import transformers
-from torch import nn
-
+from examples.measured.calibrated import models
 from placer import api
 from placer.cluster.calibrate import calibrate
 from placer.cluster.cluster import Cluster
@@ -36,42 +34,6 @@ STEPS = 12
 THIS = "examples.measured.calibrated"
 
 
-def gpt() -> nn.Module:
-    """GPT-2 of half its depth and width, 128 positions and 8,192 words."""
-    sizes = {"n_layer": 6, "n_embd": 384, "n_head": 6, "n_positions": 128, "vocab_size": 8192}
-    rates = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    marks = {"bos_token_id": None, "eos_token_id": None, "use_cache": False}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **marks))
-
-
-def vit() -> nn.Module:
-    """ViT of the small size (arXiv:2012.12877, table 1) and half its depth, on 96 x 96 pixels."""
-    sizes = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536, "num_hidden_layers": 6}
-    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, image_size=96, num_labels=100))
-
-
-def resnet() -> nn.Module:
-    """ResNet-18 (arXiv:1512.03385, table 1)."""
-    sizes = {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512], "num_labels": 100}
-    return transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
-
-
-def llama() -> nn.Module:
-    """Llama of four layers of width 256, with half as many heads of keys and values."""
-    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "vocab_size": 4096}
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 4}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads, use_cache=False))
-
-
-def _tokens(rows: int, length: int) -> dict[str, tuple[int, ...]]:
-    return {"input_ids": (rows, length), "labels": (rows, length)}
-
-
-def _images(rows: int, pixels: int) -> dict[str, tuple[int, ...]]:
-    return {"pixel_values": (rows, 3, pixels, pixels), "labels": (rows,)}
-
-
-MODELS = {"gpt": _tokens(8, 128), "vit": _images(16, 96), "resnet": _images(8, 96), "llama": _tokens(8, 128)}
 LAYOUTS = (
     (2, ("data=2", "shard=none")),
     (2, ("data=2", "shard=parameters")),
@@ -97,12 +59,20 @@ class Case:
         """The fastest plan of the model that has the pins. Raises InfeasibleError where there is none."""
         # Pieces of a batch are normalised each by itself, as data-parallel training does elsewhere.
         settings = RunSettings(batch_norm="microbatch")
-        return api.plan(f"{THIS}:{self.model}", machine, batch=MODELS[self.model], settings=settings, pins=self.pins)
+        return api.plan(
+            f"{models.__name__}:{self.model}",
+            machine,
+            batch=models.ON_PROCESSES[self.model],
+            settings=settings,
+            pins=self.pins,
+        )
 
 
 def chosen_cases(words: Sequence[str]) -> tuple[Case, ...]:
     """Those whose name holds one of the words, all where there are none. Raises UsageError where none does."""
-    every = tuple(Case(model=model, processes=count, pins=pins) for model in MODELS for count, pins in LAYOUTS)
+    every = tuple(
+        Case(model=model, processes=count, pins=pins) for model in models.ON_PROCESSES for count, pins in LAYOUTS
+    )
     found = tuple(case for case in every if not words or any(word in str(case) for word in words))
     if not found:
         raise UsageError(f"--only is {' '.join(words)}; cases are {', '.join(map(str, every))}")

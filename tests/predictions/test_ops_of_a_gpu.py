@@ -1,0 +1,41 @@
+"""Seconds of single ops beside those of one H200, measured op by op; what the machine's own measuring makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples.measured.calibrated.ops import RESULTS, middle, ratios, read
+from placer.cluster.calibrate.kernel_shares import KernelTimes, kernel_shares
+from placer.cluster.catalogue import catalogue_device, load_cluster
+from placer.cluster.cluster_file import cluster_yaml, parse_cluster
+
+# Every third case, of all kinds, types and sizes.
+CASES = read(RESULTS)[::3]
+
+
+def test_ops_take_about_what_they_took_on_that_gpu() -> None:
+    """Fitted on the same file: this holds the formulas to it, not the fit to other chips."""
+    found = ratios(CASES, catalogue_device("h200"))
+    every = [ratio for own in found.values() for ratio in own]
+    assert middle(every) == pytest.approx(1.0, abs=0.06)
+    assert sum(abs(ratio - 1) for ratio in every) / len(every) < 0.15
+    assert not {of: middle(own) for of, own in found.items() if not 0.7 < middle(own) < 1.45}
+
+
+def test_measured_kernels_become_shares_of_the_rates() -> None:
+    """FLOP/s as one H200 gave them; what is kept reads back from a file."""
+    times = KernelTimes(
+        aligned=569e12, misaligned=(214e12, 88e12), summed=731e12, tensor_float=(395e12, 231e12),
+        attention=(511e12, 419e12), attention_float32=(44e12, 35e12), depthwise=(3e12, 1.8e12), images=25e12,
+        sustained=0.87, host_op_seconds=7.2e-6,
+    )  # fmt: skip
+    kernels = kernel_shares([times, times], {"float32": 51e12, "bfloat16": 785e12})
+    assert kernels.streams
+    assert kernels.misaligned == pytest.approx((0.376, 0.155), rel=0.01)
+    assert kernels.tensor_float_sums == pytest.approx(0.585, rel=0.01)
+    # Causal attention on 2,048 positions fills 84% of its pipeline: the share is that of many more.
+    assert kernels.attention == pytest.approx((511 / 785 / 0.842, 419 / 785 / 0.842), rel=0.01)
+    assert kernels.attention_float32 == pytest.approx((44 / 51, 35 / 51), rel=0.01)
+    h200 = load_cluster("h200x1")
+    assert h200.devices[0].kernels is not None
+    assert parse_cluster(cluster_yaml(h200)).devices[0].kernels == h200.devices[0].kernels
