@@ -244,10 +244,12 @@ def peak_memory(
     if device.type != "cuda":
         return known
     allocated = torch.cuda.max_memory_allocated(device)
-    reserved = torch.cuda.max_memory_reserved(device)
+    # Of the device itself, as its context and libraries are no torch's; what other processes hold there is in it.
+    free, total = torch.cuda.mem_get_info(device)
+    held = max(torch.cuda.max_memory_reserved(device), total - free)
     return replace(
         known,
         workspace=max(0, allocated - sum(known.categories.values())),
-        overhead=max(0, reserved - allocated),
-        at_once=max(allocated, reserved),
+        overhead=max(0, held - allocated),
+        at_once=max(allocated, held),
     )

@@ -165,6 +165,15 @@ def test_rounding_near_zero_is_not_taken_for_an_error(precision: str) -> None:
     assert {entry.precision for entry in report.comparisons} == {"float64", precision}
 
 
+def test_gradients_too_small_for_16_bits_move_weights_as_the_judge_does() -> None:
+    """A key's bias has a gradient of rounding alone: summed over two microbatches in float32 it is 1e-8, where float16
+    has 0, which AdamW makes a whole step of; the judge is told the gradient as it is."""
+    shapes = (("input_ids", (4, 16)), ("labels", (4, 16)))
+    case = Case(model="examples.models:tiny_gpt2", shapes=shapes, precision="float16", microbatches=(2, 2))
+    report = on_ranks(1, verify_ranks.one, plan_of(case))[0]
+    assert report.passed, str(report)
+
+
 def test_a_loss_of_ones_own_gets_labels_that_forward_does_not_take() -> None:
     plan = api.plan(
         verify_ranks.scores(), "localx1", batch={"x": (8, 4), "labels": ((8,), torch.int64)}, loss_fn=verify_ranks.loss

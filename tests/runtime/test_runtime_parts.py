@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
@@ -18,6 +19,8 @@ from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
 from placer.runtime.dry.fake_world import fake_world
 from placer.runtime.spmd.collectives import with_gradient
+from placer.runtime.stages import dropout as masks
+from placer.runtime.stages import one_kernel
 from placer.runtime.stages.dropout import attention, dropout, row_keys
 from placer.runtime.stages.losses import counted, cross_entropy, times_share
 from placer.runtime.stages.pass_context import PassContext
@@ -198,6 +201,42 @@ def test_clipping_is_torchs() -> None:
     assert clip_scale(norm, 2.0) == pytest.approx(2.0 / (13.0 + CLIP_EPSILON))
     assert float(parameter.grad.norm()) == pytest.approx(2.0 / (13.0 + CLIP_EPSILON) * 13.0)
     assert clip_scale(1.0, 2.0) == clip_scale(1e9, None) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_factor_that_lies_with_the_gradients_clips_as_a_number_does(dtype: torch.dtype) -> None:
+    """As of a GPU, whose host does not wait for the norm; gradients of 16 bits are scaled in their masters' type."""
+    ends = []
+    for norm in (13.0, torch.tensor(13.0, dtype=torch.float64)):
+        weight = nn.Parameter(torch.arange(4.0, dtype=dtype))
+        weight.grad = torch.tensor([3.0, 4.0, 12.0, 1e-3]).to(dtype)
+        updater = Updater({"weight": weight}, lambda parameters: torch.optim.SGD(parameters, lr=0.5))
+        updater.step(clip_scale(norm, 2.0))
+        ends.append(next(iter(updater.updated.values())).detach().double())
+    expected = torch.arange(4.0).double() - 0.5 * torch.tensor([3.0, 4.0, 12.0, 1e-3]).to(dtype).double() * 2 / 13
+    assert torch.allclose(ends[0], ends[1], rtol=1e-6 if dtype != torch.float64 else 1e-12)
+    assert torch.allclose(ends[0], expected, rtol=1e-6)
+    assert float(clip_scale(torch.tensor(1.0), 2.0)) == 1.0
+    assert math.isnan(float(clip_scale(torch.tensor(math.nan), 2.0)))
+
+
+def test_masks_are_the_same_compiled_and_where_the_compiler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`aot_eager` stands for the compiler of a GPU: the function is captured for all sizes and run as it is."""
+    keys, sizes = masks.row_keys(3, 5, 0, 4), [(4, 7), (4, 3, 5, 5), (8, 5), (4, 1)]
+    expected = [masks.kept(torch.Size(size), 0.3, 2, keys) for size in sizes]
+    captured = torch.compile(masks._above, dynamic=True, backend="aot_eager")
+    monkeypatch.setattr(one_kernel, "_compiles", lambda _: not torch.compiler.is_compiling())
+    monkeypatch.setattr(one_kernel, "compiled", lambda _: captured)
+    assert all(map(torch.equal, expected, [masks.kept(torch.Size(size), 0.3, 2, keys) for size in sizes]))
+
+    def broken(*_: object) -> torch.Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(one_kernel, "compiled", lambda _: broken)
+    monkeypatch.setattr(one_kernel, "_FAILED", set())
+    with pytest.warns(UserWarning, match="torch.compile does not work here"):
+        assert torch.equal(masks.kept(torch.Size(sizes[0]), 0.3, 2, keys), expected[0])
+    assert torch.equal(masks.kept(torch.Size(sizes[1]), 0.3, 2, keys), expected[1])  # told once
 
 
 def test_weights_of_16_bits_are_updated_through_their_masters() -> None:
