@@ -59,6 +59,13 @@ class TrainingState:
         part = partial(as_saved, self._executor.chunks)
         return {"model": {name: part(name, tensor) for name, tensor in self._executor.held_state().items()}}
 
+    def finite(self) -> bool:
+        """Whether all weights that this rank trains are numbers; all ranks call it. Each is read once, none copied."""
+        self.consolidate()
+        held = (local_part(parameter.detach()) for parameter in self._executor.updater.named.values())
+        parts = [part for part in held if part.numel()]
+        return not parts or all(bool(one.isfinite()) for one in torch._foreach_norm(parts, float("inf")))
+
     def consolidate(self) -> None:
         """Bring all replicas to the same state, where steps do not; reading the state does so too."""
         self._executor.consolidate()

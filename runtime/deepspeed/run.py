@@ -61,6 +61,8 @@ class DeepSpeedRun(ABC):
     def __init__(self, batch_split: BatchSplit, engine: _Engine) -> None:
         self._batch_split, self._engine = batch_split, engine
         self.steps = 0
+        #: Not asked of DeepSpeed, which saves nothing.
+        self.gradient_norm: float | None = None
 
     def step(self, batch: Batch) -> float:
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong

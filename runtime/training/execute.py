@@ -3,7 +3,8 @@
     plan + options -> checks -> process group -> executor + data -> [resume] -> steps -> RunReport
 
 A step is: a batch by its position, the learning rate of the step, `executor.step`, the log. The global batch is
-the same on every rank; so are the losses, and with them every decision (to stop, to evaluate, to save).
+the same on every rank; so are the losses, and with them every decision (to stop, to evaluate, to save). Nothing is
+saved of weights that are not finite: a loss may be a number where its gradient is none.
 
 Whether a run will be able to write what it is asked for: known before the first rank joins, not after the last.
 """
@@ -16,6 +17,9 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import torch
+from torch import distributed as dist
 
 from placer.errors import ExecutionError, UsageError, require_extra
 from placer.io.files import require_folder, require_writable
@@ -46,6 +50,11 @@ class Engine(Protocol):
 
     steps: int
 
+    @property
+    def gradient_norm(self) -> float | None:
+        """Of the gradients of the last step, before clipping; None where it was not taken. Reading may wait."""
+        ...
+
     def step(self, batch: Batch) -> float:
         """Train on a global batch; its loss."""
         ...
@@ -63,7 +72,8 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
     """Run `options.steps` steps of `plan`, going on from the last complete checkpoint where there is one.
 
     Raises UsageError outside torchrun, with the wrong number of ranks or for evaluations that no run can give,
-    StalePlanError for another model or version, ExecutionError where a rank dies, hangs, or the loss is not a number.
+    StalePlanError for another model or version, ExecutionError where a rank dies, hangs, or the loss, the gradients'
+    norm or a weight that is to be saved is not a number.
     """
     require_outputs(options)
     require_compilable(plan, options.compile)
@@ -197,6 +207,7 @@ class _Run:
             if self.checkpoints:
                 self.checkpoints.finish()
             if self.options.save_weights and self.engine.state:
+                self._require_finite(self.engine.state, max(self.options.steps, self.start.step))
                 save_weights(self.plan, self.world, self.engine.state, self.options.save_weights)
             return self._report(self._experts())
         finally:
@@ -218,12 +229,18 @@ class _Run:
         with watch.step(step - self.start.step, state) if watch and state else nullcontext():
             with watch.during("data") if watch else nullcontext():
                 batch = self._converted(self.data.batch(self._position(step)))
-            loss = self.engine.runs.step(batch)
+            loss, norm = self.engine.runs.step(batch), self.engine.runs.gradient_norm
         seconds = time.perf_counter() - began
         if not math.isfinite(loss):
             raise ExecutionError(
                 f"the loss of step {step + 1} is {loss}; the weights are spoilt. Lower the learning rate ({rate:g}), "
                 f"or start again from the last checkpoint with other data{_overflow(self.plan)}"
+            )
+        if norm is not None and not math.isfinite(norm):
+            raise ExecutionError(
+                f"the gradients' norm of step {step + 1} is {norm}, though its loss is {loss:g}; the weights are "
+                "spoilt. Start again from the last checkpoint with other data or a precision of wider range"
+                f"{_overflow(self.plan)}"
             )
         self.losses.append(loss)
         self.step_seconds.append(seconds)
@@ -249,11 +266,26 @@ class _Run:
         if self.checkpoints:
             self.checkpoints.require_no_failure()
         if self.checkpoints and self.engine.state and (due or last):
+            self._require_finite(self.engine.state, done)
             began = time.perf_counter()
             progress = Progress(step=done, position=self._position(done), rows=self.plan.rows)
             write = self.checkpoints.save_beside if options.checkpoint_async else self.checkpoints.save
             self.saved = str(write(self.engine.state, progress))
             self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})
+
+    def _require_finite(self, state: TrainingState, done: int) -> None:
+        """Raise ExecutionError on every rank where a weight of one is no number, before it takes a sound one's place.
+
+        The norm does not tell what an update made, nor anything where none is taken (no clipping, stale gradients).
+        """
+        spoilt = torch.tensor(float(not state.finite()))
+        dist.all_reduce(spoilt)
+        if spoilt:
+            raise ExecutionError(
+                f"weights are not finite after step {done}, though its loss is; they are spoilt, and not saved. Lower "
+                f"the learning rate ({self.plan.settings.learning_rate:g}), clip gradients (--clip-norm), or start "
+                f"again from the last checkpoint with other data{_overflow(self.plan)}"
+            )
 
     def _evaluate(self, done: int) -> None:
         batches = range(self.options.eval_batches)

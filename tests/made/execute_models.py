@@ -56,6 +56,14 @@ class TinyModel(nn.Module):
         return Output(functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
 
 
+class Rootless(TinyModel):
+    """Its loss is a number, its gradient none: of a root at zero, where a bias begins."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Output:
+        loss = super().forward(input_ids, labels).loss
+        return Output(loss + torch.sqrt(self.norm.bias.square().sum()))
+
+
 class Shifted(nn.Module):
     """Images of which the upper rows are cut away between two convolutions, and zeros come behind the last one."""
 
@@ -82,6 +90,11 @@ def tied() -> nn.Module:
 def untied() -> nn.Module:
     """The model with a head of its own."""
     return TinyModel(tied=False)
+
+
+def rootless() -> nn.Module:
+    """The model whose first step spoils its weights."""
+    return Rootless()
 
 
 # Gradients that are easily spoiled.

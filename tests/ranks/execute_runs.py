@@ -28,6 +28,7 @@ RELAXED: dict[str, dict[str, object]] = {
 }
 SHARDINGS: tuple[Sharding, ...] = ("optimizer", "gradients", "parameters")
 COMPILED: dict[str, object] = {"compile": "aot_eager", "checkpoint_async": True, "checkpoint_every": 1}
+CLIPPING = {"clipped": RunSettings(), "not clipped": RunSettings(clip_norm=None)}
 SPOILING = RunSettings(learning_rate=1e30, clip_norm=None)
 
 
@@ -61,6 +62,10 @@ def main() -> None:
         run(folder, f"{name}, spoilt", replace(data, settings=SPOILING), **synchrony)
     spoilt = replace(pipeline, settings=SPOILING)
     run(folder, "spoilt", spoilt, checkpoint=str(folder / "c"), checkpoint_every=1)
+    for name, settings in CLIPPING.items():
+        rootless = tiny_plan(2, 2, model="rootless", settings=settings)
+        for kind, asked in {"checkpoint": "checkpoint", "weights": "save_weights"}.items():
+            run(folder, f"{name}, {kind}", rootless, steps=1, **{asked: str(folder / f"{name}, {kind}")})
 
 
 def is_first() -> bool:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from execute_plans import tiny_plan
-from execute_runs import RELAXED, SAVED_AT, SHARDINGS, STEPS
+from execute_runs import CLIPPING, RELAXED, SAVED_AT, SHARDINGS, STEPS
 from placer.cli.commands.running.execute import run_document, run_view
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
@@ -146,6 +146,18 @@ def test_a_loss_that_is_no_number_ends_every_rank_and_is_not_saved(runs: Path) -
         assert kind == "ExecutionError" and "; the weights are spoilt" in message
     found = latest(runs / "c")
     assert found is not None and found.name == "step-00000001"
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "weights"])
+@pytest.mark.parametrize("name", CLIPPING)
+def test_weights_that_are_no_numbers_though_the_loss_is_end_every_rank_and_are_not_saved(
+    name: str, kind: str, runs: Path
+) -> None:
+    said = {"clipped": "the gradients' norm of step 1 is nan", "not clipped": "weights are not finite after step 1"}
+    for rank in range(2):
+        raised, message = json.loads((runs / f"{name}, {kind}.rank{rank}.error").read_text())
+        assert raised == "ExecutionError" and message.startswith(said[name])
+    assert not list((runs / f"{name}, {kind}").glob("*"))
 
 
 def test_outside_torchrun_the_error_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
