@@ -12,7 +12,7 @@ from torch import nn
 from placer.runtime.deepspeed.config import deepspeed
 from placer.runtime.deepspeed.run import DeepSpeedRun, engine_of, loss_scale
 from placer.runtime.stages.microbatch import BatchSplit, Microbatch
-from placer.runtime.stages.stage import BlockModule, StageModule
+from placer.runtime.stages.stage import StageModule
 
 
 class ZeroRun(DeepSpeedRun):
@@ -68,7 +68,11 @@ def _sum(losses: list[torch.Tensor]) -> float:
 
 
 def _gathered_by_blocks(stage: StageModule) -> None:
-    """Parameters lie in containers nobody calls: a block is gathered as one, what several read by the stage."""
-    deepspeed().utils.set_z3_leaf_modules(stage, [BlockModule])
-    for parameter in stage.own.parameters():
-        deepspeed().zero.register_external_parameter(stage, parameter)
+    """Parameters lie in containers nobody calls: those of a block are gathered by it, what several read by the stage.
+
+    Not by DeepSpeed's leaf modules: it sums their gradients in a full backward hook, which torch calls before there
+    are any where no input of a block has a gradient (the first one).
+    """
+    for module in (stage, *stage.blocks):
+        for parameter in module.own.parameters():
+            deepspeed().zero.register_external_parameter(module, parameter)

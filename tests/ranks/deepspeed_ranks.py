@@ -34,6 +34,9 @@ PLANS = {
     "ZeRO 2, a replica without rows": tiny_plan(4, 1, sharding="gradients", microbatches=(8, 3), settings=SETTINGS),
     "ZeRO 3, on the host": tiny_plan(4, 1, sharding="parameters", settings=ON_HOST),
     "ZeRO 3, recompute": tiny_plan(4, 1, sharding="parameters", recompute=True, settings=SETTINGS),
+    "ZeRO 3, weights of the first block alone": tiny_plan(
+        4, 1, model="untied", sharding="parameters", settings=SETTINGS
+    ),
     "pipeline": tiny_plan(4, 4, model="untied", settings=SETTINGS),
     "pipeline x ZeRO 1, an uneven last microbatch": tiny_plan(
         4, 2, model="untied", sharding="optimizer", microbatches=(8, 4), settings=SETTINGS
