@@ -1,15 +1,14 @@
 """A folder of tensors as training data; every file is memory-mapped and read by rows.
 
     NAME.safetensors, NAME.pt    a shard: tensors named like the model's inputs, the same number of rows (dim 0) each
-    INPUT.npy                    all rows of one input; INPUT-00001.npy, INPUT-00002.npy, ... in several shards
+    INPUT.npy                    all rows of one input; INPUT-1.npy, INPUT-2.npy, ... in several shards (pieces.py)
 
-`.pt` files are read with weights_only. Shards are taken in order of their names.
+`.pt` files are read with weights_only. Shards are taken in order of their names, numbered ones of their numbers.
 """
 
 from __future__ import annotations
 
 import pickle
-import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
@@ -22,13 +21,15 @@ from safetensors import SafetensorError, safe_open
 from placer.errors import UsageError
 from placer.graph import Graph, Input
 from placer.runtime.data.batches import Batch, Data, SampleOrder
+from placer.runtime.data.pieces import Piece, in_order, input_of, require_paired
 
 TENSOR_SUFFIXES = (".pt", ".npy", ".safetensors")
 
 
 def tensor_files(folder: Path) -> tuple[Path, ...]:
-    """The tensor files of `folder`, in order of their names."""
-    return tuple(sorted(path for path in folder.iterdir() if path.suffix in TENSOR_SUFFIXES and path.is_file()))
+    """The tensor files of `folder`, in order."""
+    found = (path for path in folder.iterdir() if path.suffix in TENSOR_SUFFIXES and path.is_file())
+    return tuple(sorted(found, key=in_order))
 
 
 def tensor_data(files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) -> Data:
@@ -38,6 +39,7 @@ def tensor_data(files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) 
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise UsageError(f"the inputs in {files[0].parent} differ in rows: {shown}; give each input the same rows")
+    require_paired({name: column.pieces for name, column in columns.items()})
     samples = next(iter(counts.values()), 0)
     if not samples:
         raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
@@ -49,11 +51,12 @@ def tensor_data(files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) 
 
 
 class _Column:
-    """All rows of one input, in shards."""
+    """All rows of one input, in shards, and in which file each lies."""
 
-    def __init__(self, shards: tuple[torch.Tensor, ...]) -> None:
-        self._shards = shards
-        self._ends = tuple(accumulate(shard.shape[0] for shard in shards))
+    def __init__(self, shards: Mapping[Path, torch.Tensor]) -> None:
+        self._shards = tuple(shards.values())
+        self._ends = tuple(accumulate(shard.shape[0] for shard in self._shards))
+        self.pieces = tuple(Piece(path=path, rows=shard.shape[0]) for path, shard in shards.items())
         self.rows = self._ends[-1] if self._ends else 0
 
     def take(self, samples: list[int]) -> torch.Tensor:
@@ -65,11 +68,11 @@ class _Column:
 
 
 def _column(files: tuple[Path, ...], entry: Input) -> _Column:
-    shards = []
+    shards: dict[Path, torch.Tensor] = {}
     for path in files:
         tensors = _read(path)
         if entry.name in tensors:
-            shards.append(fitting(path, entry, tensors[entry.name]))
+            shards[path] = fitting(path, entry, tensors[entry.name])
         elif path.suffix != ".npy":
             held = ", ".join(sorted(tensors)) or "none"
             raise UsageError(f"{path} has no tensor {entry.name!r}, an input of the model; it holds: {held}")
@@ -77,14 +80,13 @@ def _column(files: tuple[Path, ...], entry: Input) -> _Column:
         raise UsageError(
             f"{files[0].parent} has no file {entry.name}.npy for the input {entry.name} of the model; add it"
         )
-    return _Column(tuple(shards))
+    return _Column(shards)
 
 
 def _read(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         if path.suffix == ".npy":
-            name = re.sub(r"-\d+$", "", path.stem)
-            return {name: torch.from_numpy(numpy.load(path, mmap_mode="c", allow_pickle=False))}
+            return {input_of(path): torch.from_numpy(numpy.load(path, mmap_mode="c", allow_pickle=False))}
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -45,6 +46,59 @@ def test_every_row_but_the_held_out_ones_comes_once_an_epoch(write: object, tmp_
     seen = torch.cat([data.batch(k)["x"] for k in range(19)])
     assert torch.equal(seen[seen[:, 0].argsort()], ROWS[:38])
     assert torch.equal(data.held_out(0)["x"], ROWS[38:])
+
+
+# Rows per piece, by file name; 40 in all.
+TWELVE = {f"x-{number}.npy": 3 for number in range(1, 13)} | {"x-13.npy": 4}
+
+
+@pytest.mark.parametrize(
+    "labels", [{f"y-{number:02d}.npy": 3 for number in range(1, 13)} | {"y-13.npy": 4}, {"y.npy": 40}]
+)
+def test_pieces_come_in_order_of_their_numbers_whatever_their_names(labels: dict[str, int], tmp_path: Path) -> None:
+    for name, rows in (TWELVE | labels).items():
+        save_rows(tmp_path / name, rows, [*TWELVE] if name in TWELVE else [*labels])
+    batch = open_data(str(tmp_path), two_inputs(), rows=38, seed=3).batch(0)
+    assert torch.equal(batch["x"], batch["y"]) and len({*batch["x"][:, 0].tolist()}) == 38
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            {"x-1.npy": 20, "x-2.npy": 20, "y-1.npy": 10, "y-2.npy": 30},
+            "piece 1 of x has 20 rows, that of y has 10 rows",
+        ),
+        (
+            {"x-1.npy": 20, "x-2.npy": 20, "y-2.npy": 20, "y-3.npy": 20},
+            "piece 1 of x has 20 rows, that of y is missing",
+        ),
+        (
+            {"x-1.npy": 20, "x-3.npy": 20, "y.npy": 40},
+            "pieces 1 to 3 of x but none with the number 2, and all rows of y",
+        ),
+        ({"x-1.npy": 20, "x-01.npy": 20, "y.npy": 40}, "which piece of x comes first .* x-01.npy, x-1.npy; give each"),
+        ({"x-1.npy": 20, "x.npy": 20, "y.npy": 40}, "which piece of x comes first .* x-1.npy, x.npy; give each"),
+    ],
+)
+def test_pieces_that_do_not_go_together_are_refused(files: dict[str, int], said: str, tmp_path: Path) -> None:
+    for name, rows in files.items():
+        numpy.save(tmp_path / name, ROWS[:rows].numpy())
+    with pytest.raises(UsageError, match=said):
+        open_data(str(tmp_path), two_inputs(), rows=1, seed=0)
+
+
+def save_rows(path: Path, rows: int, names: list[str]) -> None:
+    """The rows of the piece that `path` is of `names`, which all but the last have the same rows."""
+    first = names.index(path.name) * 3
+    numpy.save(path, ROWS[first : first + rows].numpy())
+
+
+def two_inputs() -> Graph:
+    """Of which `y` is as `x`."""
+    graph = chain_graph((BlockSpec(),))
+    (entry,) = graph.inputs
+    return replace(graph, inputs=(entry, replace(entry, name="y")))
 
 
 def test_values_take_the_type_of_the_models_input(tmp_path: Path, chain: Graph) -> None:
