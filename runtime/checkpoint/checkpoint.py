@@ -37,6 +37,7 @@ from placer.runtime.checkpoint.folder import (
     unreadable,
     without_checksums,
 )
+from placer.runtime.checkpoint.other_settings import requests, unlike
 from placer.runtime.checkpoint.stateful import (
     State,
     Stateful,
@@ -130,8 +131,8 @@ class Checkpoints:
         """Load the last complete checkpoint into `saved` and say how far it had come; None where there is none.
 
         One that cannot be read is passed over for an older one, kept under another name, and named in `notes`.
-        Raises StalePlanError for a checkpoint of another model, UsageError where one exists and none loads, or another
-        run uses the folder.
+        Raises StalePlanError for a checkpoint of another model, UsageError for one of another optimizer, where one
+        exists and none loads, or another run uses the folder.
         """
         self.agree(self._claimed)
         wrong: dict[Path, str] = {}
@@ -165,9 +166,15 @@ class Checkpoints:
             )
         state = with_random_state(saved.state_dict(), self._world)
         reader = CheckpointReader(path, marker.files)
-        known = keep_random_of(state, self._world, reader.read_index().state_dict_metadata)
+        index = reader.read_index()
+        known = keep_random_of(state, self._world, index.state_dict_metadata)
+        asked, told = requests(state, index), self._every(unlike(state, index))
+        for reason in filter(None, told):
+            raise UsageError(f"the checkpoint {path} {reason}")
+        times = max(self._every(len(asked)))  # each is a deed of all ranks, of which some hold nothing of the kind
         try:
-            load(state, storage_reader=reader, planner=LoadPlanner(), process_group=self._readers())
+            for one in (*asked, *({} for _ in range(times - len(asked)))):
+                load(one, storage_reader=reader, planner=LoadPlanner(), process_group=self._readers())
         except CheckpointException as error:
             return first_line(error)
         if known:
@@ -193,6 +200,12 @@ class Checkpoints:
         if isinstance(given[0], PlacerError):
             raise given[0]
         return cast(T, given[0])
+
+    def _every(self, own: T) -> list[T]:
+        """What each rank gives, by rank, on every rank."""
+        given = [own] * self._world.size
+        dist.all_gather_object(given, own, group=self._readers())
+        return given
 
     def _complete(
         self,

@@ -13,6 +13,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from examples.parity.cases import Case, plan_of
 from examples.parity.models import TEXT
 from placer.errors import ExecutionError, StalePlanError, UsageError
+from placer.plans.plan import Plan
+from placer.plans.settings import Precision
 from placer.runtime import load
 from placer.runtime.checkpoint.checkpoint import Checkpoints
 from placer.runtime.checkpoint.folder import Progress, latest
@@ -79,6 +81,43 @@ def test_both_copies_of_a_tied_parameter_on_a_rank_go_on_from_what_was_saved(wor
     one, other = states
     assert isinstance(one, dict) and isinstance(other, dict)
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())  # type: ignore[arg-type]
+
+
+def words_plan(precision: Precision, optimizer: str = "adamw") -> Plan:
+    return plan_of(Case(model="examples.parity.models:words", shapes=TEXT, precision=precision, optimizer=optimizer))
+
+
+def part(state: State, name: str) -> dict[str, torch.Tensor]:
+    found = state[name]
+    assert isinstance(found, dict)
+    return {key: value.clone() for key, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize(
+    ("saved", "planned"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("bfloat16", "float16")]
+)
+def test_a_run_in_another_precision_goes_on_from_the_float32_values(
+    saved: Precision, planned: Precision, world: World, tmp_path: Path
+) -> None:
+    trained, resumed = load(words_plan(saved)), load(words_plan(planned))
+    trained.step(uneven_batch(trained.plan, 0))
+    Checkpoints(tmp_path, world, fingerprint="f").save(TrainingState(trained), Progress(step=1, position=1))
+    state = TrainingState(trained).state_dict()
+    exact = part(state, "model") | part(state, "masters")
+    Checkpoints(tmp_path, world, fingerprint="f").resume(TrainingState(resumed))
+    found = TrainingState(resumed).state_dict()
+    weights, masters = part(found, "model"), part(found, "masters")
+    assert len(masters) == (0 if planned == "float32" else len(exact))
+    assert all(torch.equal(tensor, exact[name].to(tensor.dtype)) for name, tensor in weights.items())
+    assert all(torch.equal(tensor, exact[name]) for name, tensor in masters.items())
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_by_its_name(world: World, tmp_path: Path) -> None:
+    trained, other = load(words_plan("float32", "sgd")), load(words_plan("bfloat16"))
+    Checkpoints(tmp_path, world, fingerprint="f").save(TrainingState(trained), Progress(step=1, position=1))
+    said = "is of a run with sgd with momentum in float32, the plan's has adamw in bfloat16.*placer weights"
+    with pytest.raises(UsageError, match=said):
+        Checkpoints(tmp_path, world, fingerprint="f").resume(TrainingState(other))
 
 
 def test_a_folder_without_checkpoints_resumes_nothing(world: World, tmp_path: Path) -> None:
