@@ -29,6 +29,7 @@ from placer.runtime.checkpoint.folder import (
     begin_writing,
     candidates,
     complete,
+    empty,
     failed_to_write,
     lock_folder,
     put_aside,
@@ -94,6 +95,11 @@ class Checkpoints:
         self._beside.start(lambda: self._written(state, progress))
         return self._path(progress)
 
+    def begin_anew(self) -> None:
+        """Remove all that lies in the folder, which this run then holds. Raises UsageError where another run does."""
+        turns, _ = self._writers()
+        turns.first(lambda: self._emptied(turns.tick))
+
     def finish(self) -> None:
         """Wait until what is written beside is complete. Raises ExecutionError where it failed."""
         self._beside.finish()
@@ -122,6 +128,10 @@ class Checkpoints:
             self._together = None  # these turns have ended
             raise ExecutionError(failed_to_write(final, error)) from error
         return final
+
+    def _emptied(self, tick: Tick) -> None:
+        self._claimed()
+        empty(self._folder, tick)
 
     def _begun(self, partial: Path, tick: Tick) -> None:
         begin_writing(self._folder, partial, tick)

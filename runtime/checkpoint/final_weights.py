@@ -1,6 +1,7 @@
 """The weights of a running plan as a Hugging Face folder: ranks write their parts, the first puts files together.
 
 Between the two they lie in a checkpoint beside the folder, which is removed: no process has more than one file's worth.
+What a killed run left there is nobody's: it is removed first.
 """
 
 from __future__ import annotations
@@ -31,11 +32,18 @@ class _Weights:
         raise AssertionError("what is exported is not loaded")
 
 
+def between_of(folder: str) -> Path:
+    """The folder of the checkpoint that the weights of `folder` are made of."""
+    final = Path(folder).resolve()
+    return final.with_name(f".{final.name}.checkpoint")
+
+
 def save_weights(plan: Plan, world: World, state: TrainingState, folder: str) -> Exported:
     """Write the weights to the new `folder`; every rank calls it. Raises UsageError, ExecutionError as `Checkpoints`
     and `export_weights` do."""
-    between = Path(folder).with_name(f".{Path(folder).name}.checkpoint")
+    between = between_of(folder)
     checkpoints = Checkpoints(between, world, fingerprint=plan.model.fingerprint)
+    checkpoints.begin_anew()
     path = checkpoints.save(_Weights(state), Progress(step=0, position=0))
     try:
         return checkpoints.agree(lambda: export_weights(reader_of(path), planned_model(plan), folder))

@@ -183,6 +183,15 @@ def begin_writing(folder: Path, partial: Path, tick: Tick) -> None:
         raise ExecutionError(failed_to_write(partial, error)) from error
 
 
+def empty(folder: Path, tick: Tick) -> None:
+    """Remove all that `folder` holds. Raises ExecutionError."""
+    try:
+        for left in folder.iterdir():
+            _remove(left, tick)
+    except OSError as error:
+        raise ExecutionError(failed_to_write(folder, error)) from error
+
+
 def complete(partial: Path, final: Path, marker: Marker) -> None:
     """Make what was written to `partial` the checkpoint `final`."""
     write_text(partial / MARKER, _marked(marker))

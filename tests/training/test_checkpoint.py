@@ -17,6 +17,7 @@ from placer.plans.plan import Plan
 from placer.plans.settings import Precision
 from placer.runtime import load
 from placer.runtime.checkpoint.checkpoint import Checkpoints
+from placer.runtime.checkpoint.final_weights import save_weights
 from placer.runtime.checkpoint.folder import Progress, latest
 from placer.runtime.checkpoint.stateful import State
 from placer.runtime.checkpoint.training_state import TrainingState
@@ -118,6 +119,17 @@ def test_a_checkpoint_of_another_optimizer_is_refused_by_its_name(world: World, 
     said = "is of a run with sgd with momentum in float32, the plan's has adamw in bfloat16.*placer weights"
     with pytest.raises(UsageError, match=said):
         Checkpoints(tmp_path, world, fingerprint="f").resume(TrainingState(other))
+
+
+def test_weights_are_exported_whatever_killed_runs_left_of_theirs(world: World, tmp_path: Path) -> None:
+    left = Checkpoints(tmp_path / ".w.checkpoint", world, fingerprint="f")
+    for _ in range(2):  # each was killed after it had written its checkpoint
+        left.save(Numbers(1.0), Progress(step=0, position=0))
+    assert len([*(tmp_path / ".w.checkpoint").iterdir()]) == 2
+    del left
+    plan = words_plan("float32")
+    save_weights(plan, world, TrainingState(load(plan)), str(tmp_path / "w"))
+    assert [path.name for path in tmp_path.iterdir()] == ["w"] and (tmp_path / "w" / "model.safetensors").is_file()
 
 
 def test_a_folder_without_checkpoints_resumes_nothing(world: World, tmp_path: Path) -> None:
