@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from pathlib import Path
 
@@ -22,6 +22,11 @@ from placer.errors import UsageError
 from placer.graph import Graph, Input
 from placer.runtime.data.batches import Batch, Data, SampleOrder
 from placer.runtime.data.pieces import Piece, in_order, input_of, require_paired
+
+# torch knows these in few ops: neither what is largest nor a comparison.
+_UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+# What torch's losses over classes leave out unless told otherwise.
+IGNORED = -100
 
 TENSOR_SUFFIXES = (".pt", ".npy", ".safetensors")
 
@@ -45,7 +50,10 @@ def tensor_data(files: tuple[Path, ...], graph: Graph, *, rows: int, seed: int) 
         raise UsageError(f"the tensors in {files[0].parent} have no rows; give at least one")
 
     def gather(chosen: list[int]) -> Batch:
-        return {entry.name: checked(entry, columns[entry.name].take(chosen)) for entry in graph.inputs}
+        return {
+            entry.name: checked(entry, columns[entry.name].take(chosen), graph, columns[entry.name].file_of(chosen))
+            for entry in graph.inputs
+        }
 
     return SampleOrder(samples, rows, seed).data(f"tensors, {samples} rows", gather)
 
@@ -60,7 +68,11 @@ class _Column:
         self.rows = self._ends[-1] if self._ends else 0
 
     def take(self, samples: list[int]) -> torch.Tensor:
-        return torch.stack([self._row(sample) for sample in samples])
+        return torch.stack([signed(self._row(sample)) for sample in samples])
+
+    def file_of(self, samples: list[int]) -> Callable[[int], str]:
+        """The file of each of these rows."""
+        return lambda row: str(self.pieces[bisect_right(self._ends, samples[row])].path)
 
     def _row(self, sample: int) -> torch.Tensor:
         shard = bisect_right(self._ends, sample)
@@ -93,6 +105,8 @@ def _read(path: Path) -> Mapping[str, torch.Tensor]:
         loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
     except (ValueError, OSError, RuntimeError, SafetensorError, pickle.UnpicklingError, EOFError) as error:
         raise UsageError(f"{path} cannot be read as tensors: {error}; write it again") from None
+    except TypeError as error:  # times and texts
+        raise UsageError(f"{path} holds no numbers that torch knows: {error}; write them as integers") from None
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise UsageError(f"{path} must hold a dict from input names to tensors, it holds {type(loaded).__name__}")
     return loaded
@@ -114,9 +128,26 @@ def fitting(path: Path | str, entry: Input, tensor: torch.Tensor) -> torch.Tenso
     return tensor
 
 
-def checked(entry: Input, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` in the input's type; integers within the model's range, so that a bad label is named here."""
-    if entry.high is not None and tensor.numel() and int(tensor.max()) >= entry.high:
-        raise UsageError(f"input {entry.name} holds {int(tensor.max())}, the model takes less than {entry.high}")
+def signed(tensor: torch.Tensor) -> torch.Tensor:
+    """Unsigned integers as int64, in which all ops are; others as they are."""
+    return tensor.to(torch.int64) if tensor.dtype in _UNSIGNED else tensor
+
+
+def checked(entry: Input, tensor: torch.Tensor, graph: Graph, file_of: Callable[[int], str]) -> torch.Tensor:
+    """`tensor` in the input's type; integers within the model's range, so that a bad label is named here.
+
+    file_of: where a row lies.
+    """
+    if entry.high is not None:
+        known = graph.loss.ignore_index if graph.loss.labels == entry.name else None
+        ignored = IGNORED if known is None else known  # of several labels the graph knows one
+        wrong = (tensor >= entry.high) | (tensor < 0)
+        wrong &= tensor != ignored
+        if wrong.any():
+            raise UsageError(
+                f"{file_of(int(wrong.nonzero()[0][0]))}: input {entry.name} holds {int(tensor[wrong][0])}, the model "
+                f"takes less than {entry.high} and no number below 0 but {ignored}, in labels that do not count; write "
+                "it anew, or plan for a model that knows such"
+            )
     dtype: torch.dtype = getattr(torch, entry.tensor.dtype)
     return tensor.to(dtype)

@@ -150,6 +150,35 @@ def test_a_label_beyond_the_models_range_is_named(tmp_path: Path) -> None:
         open_data(str(tmp_path), graph, rows=1, seed=0).batch(0)
 
 
+def token_files(folder: Path, tokens: object, labels: object) -> Graph:
+    numpy.save(folder / "input_ids.npy", numpy.asarray(tokens))
+    numpy.save(folder / "labels.npy", numpy.asarray(labels))
+    return gpt_graph(layers=1, sequence=4, vocabulary=10)
+
+
+@pytest.mark.parametrize("kind", [numpy.uint8, numpy.uint16, numpy.uint32, numpy.uint64])
+def test_unsigned_tokens_are_read(kind: type[numpy.generic], tmp_path: Path) -> None:
+    tokens = numpy.full((6, 4), 9)
+    batch = open_data(str(tmp_path), token_files(tmp_path, tokens.astype(kind), tokens), rows=2, seed=0).batch(0)
+    assert torch.equal(batch["input_ids"], torch.full((2, 4), 9))
+
+
+def test_labels_that_do_not_count_may_be_negative_and_tokens_may_not(tmp_path: Path) -> None:
+    tokens = numpy.full((6, 4), 3)
+    graph = token_files(tmp_path, tokens, numpy.full((6, 4), -100))
+    assert torch.equal(open_data(str(tmp_path), graph, rows=2, seed=0).batch(0)["labels"], torch.full((2, 4), -100))
+    for name, made in (("labels", (tokens, -tokens)), ("input_ids", (-tokens, tokens))):
+        graph = token_files(tmp_path, *made)
+        with pytest.raises(UsageError, match=rf"{name}\.npy: input {name} holds -3, .* no number below 0"):
+            open_data(str(tmp_path), graph, rows=2, seed=0).batch(0)
+
+
+def test_times_are_refused(tmp_path: Path) -> None:
+    graph = token_files(tmp_path, numpy.zeros((6, 4), "datetime64[s]"), numpy.zeros((6, 4), int))
+    with pytest.raises(UsageError, match=r"input_ids\.npy holds no numbers that torch knows: .*datetime64.*integers"):
+        open_data(str(tmp_path), graph, rows=2, seed=0)
+
+
 def test_synthetic_batches_differ_by_position_and_repeat_by_seed() -> None:
     graph = gpt_graph(layers=1)
     first, second = (open_data("synthetic", graph, rows=2, seed=1) for _ in range(2))

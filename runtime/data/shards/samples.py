@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import math
+from functools import partial
 
 import numpy
 import torch
@@ -21,7 +22,7 @@ from placer.runtime.data.batches import Batch, Data
 from placer.runtime.data.shards.order import Place, ShardOrder
 from placer.runtime.data.shards.sample_files import FLAT, Files
 from placer.runtime.data.shards.shard_set import ShardSet
-from placer.runtime.data.tensors import checked, fitting
+from placer.runtime.data.tensors import checked, fitting, signed
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 LABELS = ("cls",)
@@ -41,9 +42,8 @@ def shard_data(samples: ShardSet, graph: Graph, *, rows: int, seed: int) -> Data
                 _value(entry, files, suffixes[entry.name], samples, place)
                 for files, place in zip(read, places, strict=True)
             ]
-            batch[entry.name] = checked(
-                entry, fitting(samples.folder.name, entry, _stacked(entry, made, samples.folder.name))
-            )
+            stacked = fitting(samples.folder.name, entry, _stacked(entry, made, samples.folder.name))
+            batch[entry.name] = checked(entry, stacked, graph, partial(_named, samples, places, suffixes[entry.name]))
         return batch
 
     few = f" - only {order.trained} to train on, which repeat within each batch of {rows}"
@@ -120,9 +120,14 @@ def _value(entry: Input, files: Files, suffix: str, samples: ShardSet, place: Pl
         raise UsageError(f"{named} cannot be read: {error}; pack it again") from None
 
 
+def _named(samples: ShardSet, places: list[Place], suffix: str, row: int) -> str:
+    """The file of a row."""
+    return f"{samples.folder.name}: {samples.key(places[row])}.{suffix}"
+
+
 def _stacked(entry: Input, values: list[torch.Tensor], folder: str) -> torch.Tensor:
     shapes = {tuple(value.shape) for value in values}
     if len(shapes) > 1:
         told = " and ".join(map(str, sorted(shapes)[:2]))
         raise UsageError(f"{folder}: samples have {entry.name} of shapes {told}; give all samples one shape")
-    return torch.stack(values)
+    return torch.stack([signed(value) for value in values])
