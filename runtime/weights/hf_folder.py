@@ -9,7 +9,7 @@ without the rest: only the slices of the files that it is made of.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -26,12 +26,16 @@ from placer.runtime.weights.rank_weights import Box, Ranges, Source, between
 
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
+# How safetensors names types of fractions: F32, BF16, F8_E4M3.
+_FLOATING = ("F", "BF")
 
 
 class _Slice(Protocol):
     """What safetensors gives for a tensor of a file."""
 
     def get_shape(self) -> list[int]: ...
+
+    def get_dtype(self) -> str: ...
 
     def __getitem__(self, at: tuple[slice, ...]) -> torch.Tensor: ...
 
@@ -209,6 +213,7 @@ def pretrained(folder: str, model: nn.Module, rest: Source) -> Pretrained:
     unexpected = [name for name in found if name not in names and not _ignored(name, model)]
     _refuse(folder, model, missing, unexpected)
     formulas = {name: next(found[n] for n in same if n in found) for same in alike.values() for name in same}
+    _refuse_integers(folder, formulas, names)
     wrong = {name: one.shape for name, one in formulas.items() if one.shape != tuple(names[name].shape)}
     if wrong:
         listed = ", ".join(
@@ -229,6 +234,27 @@ def _refuse(folder: str, model: nn.Module, missing: list[str], unexpected: list[
             f"--weights {folder} {' and '.join(told)}; it must hold the weights of {type(model).__name__} by its own "
             "names, as save_pretrained writes them"
         )
+
+
+def _refuse_integers(folder: str, formulas: Mapping[str, Formula], names: Mapping[str, torch.Tensor]) -> None:
+    """Raise UsageError for integers (quantised weights) that would be taken for the fractions of the model."""
+    for name, formula in formulas.items():
+        for leaf in _leaves_of(formula) if names[name].is_floating_point() else ():
+            held = leaf.file.get_slice(leaf.key).get_dtype()
+            if not held.startswith(_FLOATING):
+                raise UsageError(
+                    f"--weights {folder} has {leaf.key} as {held}, and the model's {name} is floating: integers would "
+                    "be taken for its values; save weights in a floating type, quantised ones as what they stand for"
+                )
+
+
+def _leaves_of(formula: Formula) -> Iterator[Leaf]:
+    """The tensors of files that a tensor is made of."""
+    if isinstance(formula, Leaf):
+        yield formula
+    elif isinstance(formula, Stacked | Joined):
+        for part in formula.parts:
+            yield from _leaves_of(part)
 
 
 def _ignored(name: str, model: nn.Module) -> bool:

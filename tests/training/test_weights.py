@@ -168,6 +168,8 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_named(folder: Path, t
         next(refused({"model.bias": torch.zeros(2)}))
     with pytest.raises(UsageError, match=r"model.norm.weight is \(2,\), the model's"):
         next(refused({"model.norm.weight": torch.zeros(2)}))
+    with pytest.raises(UsageError, match=r"has model.norm.weight as I8, and the model's model.norm.weight is floating"):
+        next(refused({"model.norm.weight": torch.ones_like(weights["model.norm.weight"], dtype=torch.int8)}))
     with pytest.raises(UsageError, match=r"has no model.safetensors"):
         pretrained(str(tmp_path / "none"), model, ModelInMemory({}))
 
