@@ -10,6 +10,7 @@ import numpy
 import torch
 
 from placer.graph import Graph
+from placer.plans.plan import SEEDS
 from placer.tracer.inputs.batches import random_batch
 
 Batch = dict[str, torch.Tensor]
@@ -36,9 +37,19 @@ def synthetic_data(graph: Graph, rows: int, seed: int) -> Data:
     """Random values of the right shapes, types and ranges, seeded by position, with nothing to learn in them."""
     return Data(
         name="synthetic",
-        batch=lambda position: random_batch(graph, rows, seed + position),
-        held_out=lambda position: random_batch(graph, rows, EVALUATION_OFFSET + seed + position),
+        batch=lambda position: random_batch(graph, rows, _wrapped(seed + position)),
+        held_out=lambda position: random_batch(graph, rows, _wrapped(EVALUATION_OFFSET + seed + position)),
     )
+
+
+def drawn(seed: int, *more: int) -> numpy.random.Generator:
+    """What draws by any seed that torch takes, and by more numbers; numpy takes none below 0."""
+    return numpy.random.default_rng([seed % SEEDS.stop, *more])
+
+
+def _wrapped(seed: int) -> int:
+    """A seed that torch takes; the largest is followed by 0."""
+    return seed if seed < SEEDS.stop else seed - SEEDS.stop
 
 
 class SampleOrder:
@@ -76,4 +87,4 @@ class SampleOrder:
 
 @lru_cache(maxsize=2)  # a batch may span two epochs
 def _shuffled(count: int, seed: int, epoch: int) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
-    return numpy.random.default_rng([seed, epoch]).permutation(count)
+    return drawn(seed, epoch).permutation(count)

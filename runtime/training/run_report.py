@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from placer.errors import UsageError
 from placer.io.files import read_text, write_text
 from placer.plans.ledger import Ledger
+from placer.plans.plan import SEEDS
 from placer.runtime.data_parallel.synchrony import CHANGES, SYNCHRONOUS, Synchrony, SynchronyKind
 from placer.runtime.distributed.backends import BackendName
 from placer.runtime.distributed.world import TIMEOUT_SECONDS
@@ -71,6 +72,8 @@ class ExecuteOptions:
     progress: bool = True
 
     def __post_init__(self) -> None:
+        if self.seed not in SEEDS:
+            raise UsageError(f"the seed is {self.seed}; give one from {SEEDS.start} to {SEEDS.stop - 1}")
         if self.steps < 1:
             raise UsageError(f"{self.steps} steps were asked for; give at least 1")
         if min(self.eval_every, self.checkpoint_every) < 0 or min(self.eval_batches, self.keep) < 1:

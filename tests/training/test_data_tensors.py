@@ -179,6 +179,14 @@ def test_times_are_refused(tmp_path: Path) -> None:
         open_data(str(tmp_path), graph, rows=2, seed=0)
 
 
+@pytest.mark.parametrize("seed", [-(2**63), -1, 2**64 - 1])
+def test_every_seed_that_a_plan_takes_orders_data(seed: int, tmp_path: Path, chain: Graph) -> None:
+    safetensors_files(tmp_path)
+    for source in (str(tmp_path), "synthetic"):
+        data = open_data(source, chain, rows=2, seed=seed)
+        assert not torch.equal(data.batch(0)["x"], data.batch(1)["x"]) and data.held_out(1)["x"].shape == (2, WIDTH)
+
+
 def test_synthetic_batches_differ_by_position_and_repeat_by_seed() -> None:
     graph = gpt_graph(layers=1)
     first, second = (open_data("synthetic", graph, rows=2, seed=1) for _ in range(2))

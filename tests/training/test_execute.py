@@ -173,3 +173,6 @@ def test_options_that_make_no_sense_are_refused() -> None:
         ExecuteOptions(checkpoint_every=5)
     with pytest.raises(UsageError, match="timeout"):
         ExecuteOptions(timeout_seconds=0)
+    for seed in (-(2**63) - 1, 2**64):
+        with pytest.raises(UsageError, match=f"the seed is {seed}; give one from -9223372036854775808 to"):
+            ExecuteOptions(seed=seed)

@@ -22,7 +22,7 @@ from itertools import accumulate
 import numpy
 
 from placer.errors import UsageError
-from placer.runtime.data.batches import HELD_OUT_SHARE
+from placer.runtime.data.batches import HELD_OUT_SHARE, drawn
 
 # So many ranks read shards apart from each other; fewer where there are fewer shards.
 LANES = 64
@@ -126,11 +126,11 @@ class ShardOrder:
 def _permuted(
     size: int, seed: int, epoch: int, lane: int, window: int
 ) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
-    return numpy.random.default_rng([seed, epoch, 1, lane, window]).permutation(size)
+    return drawn(seed, epoch, 1, lane, window).permutation(size)
 
 
 @lru_cache(maxsize=3)  # a batch may span two epochs, and what is read ahead is of the one after it
 def _shards(trained: tuple[int, ...], seed: int, epoch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shards in the order of an epoch, and how many samples come before the end of each."""
-    order = [int(one) for one in numpy.random.default_rng([seed, epoch, 0]).permutation(len(trained))]
+    order = [int(one) for one in drawn(seed, epoch, 0).permutation(len(trained))]
     return tuple(order), tuple(accumulate(trained[one] for one in order))
