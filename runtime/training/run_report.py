@@ -19,6 +19,9 @@ from placer.runtime.distributed.backends import BackendName
 from placer.runtime.distributed.world import TIMEOUT_SECONDS
 from placer.runtime.measuring.expert_tokens import ExpertLayer
 
+# Clocks of groups count nanoseconds in 63 bits: three hundred years with the time that a machine has been up.
+MOST_SECONDS = 1e9
+
 Decay = Literal["constant", "linear", "cosine"]
 EngineName = Literal["placer", "deepspeed"]
 
@@ -107,8 +110,10 @@ class ExecuteOptions:
                 f"--backend {self.backend} was asked for with --engine {self.engine}, which makes groups of its own; "
                 "leave it out, or run with --engine placer"
             )
-        if self.timeout_seconds <= 0:
-            raise UsageError(f"the timeout is {self.timeout_seconds} s; give a positive number of seconds")
+        if not 0 < self.timeout_seconds <= MOST_SECONDS:
+            raise UsageError(
+                f"the timeout is {self.timeout_seconds} s; give seconds above 0, of at most {MOST_SECONDS:g}"
+            )
 
     @property
     def kept_together(self) -> Synchrony:

@@ -52,6 +52,10 @@ class Exported:
 def require_new(folder: str | Path) -> None:
     """Raise UsageError where `folder` holds something already: weights are never written over others."""
     path = Path(folder)
+    if path.resolve() == Path.cwd():
+        raise UsageError(
+            f"{folder} is the folder this command runs in, which weights cannot replace; name one inside it"
+        )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"{folder} exists and is not an empty folder; name another for the weights")
 
@@ -67,7 +71,7 @@ def export_weights(
     require_new(folder)
     sizes = _sizes(checkpoint, model)
     groups = tuple(_grouped(sizes, file_bytes))
-    final = Path(folder)
+    final = Path(folder).resolve()
     partial = final.with_name(f".{final.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

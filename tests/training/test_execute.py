@@ -21,7 +21,7 @@ from placer.program.instructions import Message
 from placer.program.lowering import lower
 from placer.runtime.checkpoint.folder import latest
 from placer.runtime.distributed.launch import launch_module
-from placer.runtime.training.execute import execute
+from placer.runtime.training.execute import execute, require_outputs
 from placer.runtime.training.run_report import ExecuteOptions, LearningRate, RunReport
 
 SECONDS = 1800.0
@@ -171,8 +171,19 @@ def test_options_that_make_no_sense_are_refused() -> None:
         ExecuteOptions(steps=0)
     with pytest.raises(UsageError, match="needs a folder"):
         ExecuteOptions(checkpoint_every=5)
-    with pytest.raises(UsageError, match="timeout"):
-        ExecuteOptions(timeout_seconds=0)
+    for seconds in (0.0, -1.0, float("nan"), float("inf"), 1e10):
+        with pytest.raises(UsageError, match="timeout"):
+            ExecuteOptions(timeout_seconds=seconds)
     for seed in (-(2**63) - 1, 2**64):
         with pytest.raises(UsageError, match=f"the seed is {seed}; give one from -9223372036854775808 to"):
             ExecuteOptions(seed=seed)
+
+
+def test_the_folder_that_a_run_starts_in_is_refused_for_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", str(tmp_path), "./"):
+        with pytest.raises(UsageError, match="the folder this command runs in, which weights cannot replace"):
+            require_outputs(ExecuteOptions(save_weights=name))
+    require_outputs(ExecuteOptions(save_weights="new"))
