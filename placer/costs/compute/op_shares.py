@@ -67,6 +67,15 @@ def reached(op: Op, device: Device, settings: RunSettings, numbers: OpNumerics) 
     return Reached(WHOLE, share or memory)
 
 
+def widening_share(op: Op, device: Device, settings: RunSettings) -> float:
+    """What of the memory's rate autocast's copies for an op reach: those from 16 into 32 bits, which all but products
+    read, less where that was measured on a GPU."""
+    if op.kind in PRODUCT_KINDS or device.kernels is None or settings.stack != "torch":
+        return 1.0
+    share = _by_name(device.op_shares).get("to/16")
+    return 1.0 if share is None else share[0] / device.memory_share
+
+
 def _of_channels(op: Op, multiprocessors: int, share: Shares) -> Shares:
     """What is left of a batch norm's share where channels are fewer than what works on them."""
     shape = op.outputs[0].shape if op.outputs else ()

@@ -38,7 +38,7 @@ from placer.cluster.kernels import TorchKernels
 from placer.costs.autocast import Copying
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
-from placer.costs.compute.op_shares import reached
+from placer.costs.compute.op_shares import reached, widening_share
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.compute.torch_kernels import (
     attention_share,
@@ -228,7 +228,8 @@ def _copy_seconds(
     the one before."""
     if settings.fusion:
         return pass_seconds(device, copied._replace(per_row=0.0).moved(op.read_bytes, rows))
-    return pass_seconds(device, copied.moved(op.read_bytes, rows), numbers.copies)
+    moved = copied.moved(op.read_bytes, rows)
+    return pass_seconds(device, moved / widening_share(op, device, settings), numbers.copies)
 
 
 def _bias_seconds(op: Op, numbers: OpNumerics, device: Device, rows: int) -> float:
