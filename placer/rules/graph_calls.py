@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import inf, nan
 
 from placer.errors import UsageError
-from placer.graph import ITEM_BYTES, BlockClass, Op, Tensor
+from placer.graph import ITEM_BYTES, BlockClass, Op, Parameter, Tensor
 from placer.io.refusals import short
 from placer.rules.calls import Argument, Call, Value
 
@@ -40,6 +40,17 @@ def tensor_arguments(op: Op) -> tuple[str, ...]:
     trees = (tree for part in _parsed(_text(op)) for tree in part)
     names = (node.id for tree in trees for node in _in_order(tree[1] if isinstance(tree, tuple) else tree))
     return tuple(op.inputs[int(name[1:])] for name in names if _is_tensor(name))
+
+
+def writes_state(block_class: BlockClass, op: Op) -> bool:
+    """Whether the op writes into a parameter or buffer."""
+    return writes(op) and bool(op.inputs) and isinstance(block_class.tensor(op.inputs[0]), Parameter)
+
+
+def writes(op: Op) -> bool:
+    """Whether the op writes its first argument, by its name."""
+    name = op.target.split(".")[1]
+    return name.endswith("_") and not name.endswith("__") and name != "detach_"
 
 
 def _text(op: Op) -> str:

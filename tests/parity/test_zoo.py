@@ -84,6 +84,8 @@ def test_what_a_capture_takes_for_granted_is_looked_at() -> None:
     assert [(case.entry.name, case.layout, case.told) for case in wrong] == []
     alone = {case.entry.name for case in cases if case.verdict == "refused" and case.layout == "one device"}
     assert alone == taken_for_granted.REFUSED
+    cut = {case.entry.name for case in cases if case.verdict == "equal" and case.layout == "tensor=2"}
+    assert cut >= {"LerpedMean", "WrittenAsOut"}
 
 
 def _planted(right: Numbers, what: str) -> Numbers:

@@ -138,6 +138,37 @@ def test_what_makes_several_things_in_one_dim_may_cut_each_of_them(
     assert divider in offered and maker in offered
 
 
+class Written(torch.nn.Module):
+    """A mean of what a layer makes, moved in place by one op of many."""
+
+    def __init__(self, write: str, *numbers: float) -> None:
+        super().__init__()
+        self.write, self.numbers = write, numbers
+        self.register_buffer("mean", torch.full((16,), 0.5))
+        self.first, self.last = torch.nn.Linear(6, 16), torch.nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.first(x)) * self.get_buffer("mean").clone()
+        with torch.no_grad():
+            getattr(self.get_buffer("mean"), self.write)(h.detach().mean(0), *self.numbers)
+        out: torch.Tensor = self.last(h)
+        return out
+
+
+@pytest.mark.parametrize("write", ["lerp_", "add_", "mul_", "div_", "clamp_", "atan2_"])
+def test_what_writes_into_a_buffer_is_done_on_all_of_it(write: str) -> None:
+    """A buffer may be read in another layout than its writer would like, and the run would refuse the plan."""
+    numbers = (0.1,) if write == "lerp_" else ()
+    graph = trace(Written(write, *numbers), {"x": torch.randn(4, 6)}).graph
+    offered = [
+        choices
+        for kind in graph.classes
+        for op, choices in zip(kind.ops, block_choices(kind), strict=True)
+        if op.target.startswith(f"aten.{write}.")
+    ]
+    assert [{one.name for one in choices} for choices in offered] == [{"whole"}]
+
+
 def _halves_add_up(call: Call, choice: Choice) -> None:
     """Where nothing is padded or done twice the two ranks' products have the FLOPs of the whole."""
     rule = rule_for(call.target)

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from placer.graph import Block, BlockClass, Graph, Op, Parameter
+from placer.graph import Block, BlockClass, Graph, Op
 from placer.rules.calls import MARKED_ROWS
-from placer.rules.graph_calls import call_of, tensor_arguments
+from placer.rules.graph_calls import call_of, tensor_arguments, writes, writes_state
 from placer.rules.layouts import PARTIAL, WHOLE, Cut
 from placer.rules.opaque import TARGET
 from placer.rules.registry import SPLITS, SplitRule, split_rule
@@ -147,7 +147,7 @@ def _written(graph: Graph) -> frozenset[str]:
         block.parameters[int(op.inputs[0][1:])]
         for block in (graph.prologue, *graph.blocks)
         for op in graph.classes[block.kind].ops
-        if _writes_state(graph.classes[block.kind], op)
+        if writes_state(graph.classes[block.kind], op)
     )
 
 
@@ -170,7 +170,7 @@ def _class_rows(
             ops[number] = found.op
         if found.op.statistics:
             statistics.append(_place(op))
-        if _writes_state(block_class, op):
+        if writes_state(block_class, op):
             written += [value.lay for value in found.values if isinstance(value.lay, Mixed)]
             written += [
                 Mixed(_told(op, "writes a buffer from the rows at hand")) for one in found.values if _varies(one)
@@ -189,7 +189,7 @@ def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], orders: O
     sorted_rows = orders.follow(op, call, number)
     if op.target in KEYED or (op.kind == "random" and split_rule(call) is None and row_rule(call) is None):
         return _drawn_rows(op, given)
-    repeatable = op.kind != "random" and "global_rows" not in op.arguments and not _writes(op)
+    repeatable = op.kind != "random" and "global_rows" not in op.arguments and not writes(op)
     found = piece_result(call, given, repeatable=repeatable, sorted_rows=sorted_rows)
     before = {value.lay for value in given}
     values = tuple(
@@ -236,16 +236,6 @@ def _opaque_rows(op: Op, given: list[PieceValue]) -> PieceResult:
 
 def _varies(value: PieceValue) -> bool:
     return value.lay is not WHOLE and not isinstance(value.lay, Mixed)
-
-
-def _writes(op: Op) -> bool:
-    name = op.target.split(".")[1]
-    return name.endswith("_") and not name.endswith("__") and name != "detach_"
-
-
-def _writes_state(block_class: BlockClass, op: Op) -> bool:
-    """Whether the op writes into a parameter or buffer."""
-    return _writes(op) and bool(op.inputs) and isinstance(block_class.tensor(op.inputs[0]), Parameter)
 
 
 def _place(op: Op) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from placer.graph import BlockClass, Op
 from placer.rules.calls import MARKED_ROWS, Call
 from placer.rules.cut_sizes import legal
-from placer.rules.graph_calls import call_of, tensor_arguments
-from placer.rules.layouts import Choice, Cut, Lay, is_own
+from placer.rules.graph_calls import call_of, tensor_arguments, writes_state
+from placer.rules.layouts import SAME, Choice, Cut, Lay, is_own
 from placer.rules.patterns import whole
 from placer.rules.registry import SPLITS, SplitRule, own_choices, split_choices
 from placer.rules.splits.fused_dims import divided, in_blocks, in_parts, merged
@@ -33,7 +33,7 @@ def block_choices(block_class: BlockClass) -> tuple[tuple[Choice, ...], ...]:
     """For each op of a class its choices, with those that only make sense beside the ops around it.
 
     Rows in each rank's own order are offered where such rows come from, dims in parts where they are divided later,
-    tokens in blocks from where they are put into one dim.
+    tokens in blocks from where they are put into one dim. What writes into a buffer is done on all of it.
     """
     for known, rules, found in _KNOWN:
         if known is block_class and rules == SPLITS:
@@ -50,8 +50,16 @@ def _block_choices(block_class: BlockClass) -> tuple[tuple[Choice, ...], ...]:
     calls = [call_of(block_class, op, MARKED_ROWS) if op.arguments else None for op in block_class.ops]
     own, parts, blocks = _own(block_class, calls), _in_parts(block_class, calls), _in_blocks(block_class, calls)
     return tuple(
-        (*op_choices(block_class, op), *own[at], *parts[at], *blocks[at]) for at, op in enumerate(block_class.ops)
+        _storable(block_class, op, (*op_choices(block_class, op), *own[at], *parts[at], *blocks[at]))
+        for at, op in enumerate(block_class.ops)
     )
+
+
+def _storable(block_class: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """The choices whose result can be put where the op writes it: a buffer is kept whole, as others may read it."""
+    if not writes_state(block_class, op):
+        return choices
+    return tuple(one for one in choices if all(state == SAME for state in (one.inputs[0], *one.outputs)))
 
 
 def _own(block_class: BlockClass, calls: Sequence[Call | None]) -> list[tuple[Choice, ...]]:

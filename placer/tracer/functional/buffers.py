@@ -35,12 +35,12 @@ class RowUpdate:
 
 
 def is_last_word(family: Family, order: dict[fx.Node, int]) -> bool:
-    """Whether the only write into a buffer is into all of it, and nobody reads it afterwards: a commit already.
+    """Whether the only write into a buffer is in place, into all of it, and nobody reads it afterwards: a commit.
 
     Raises UncapturableError for one that cannot be put off to the end of the step.
     """
     write, *others = family.writes
-    if others or written_tensor(write) is not family.origin or write.users:
+    if others or written_tensor(write) is not family.origin or write.users or "out" in write.kwargs:
         return False
     if any(order[user] > order[write] for member in family.members for user in member.users):
         return False

@@ -254,6 +254,30 @@ class LastWeights(Plain):
         return loss
 
 
+class LerpedMean(Plain):
+    """A running mean of the batch, moved by lerp_ and read before: its readers and its writer agree on it."""
+
+    def made(self) -> None:
+        self.register_buffer("centre", torch.zeros(16))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = super().forward(x - self.get_buffer("centre"), y)
+        self.get_buffer("centre").lerp_(x.mean(0), 0.1)
+        return loss
+
+
+class WrittenAsOut(Plain):
+    """A buffer that an op is given as `out`, behind what it reads."""
+
+    def made(self) -> None:
+        self.register_buffer("centre", torch.zeros(16))
+
+    def features(self, h: Tensor) -> Tensor:
+        centred, most = h - self.get_buffer("centre"), h.detach().amax(0)
+        torch.maximum(most, self.get_buffer("centre"), out=self.get_buffer("centre"))
+        return centred
+
+
 class NumbersAndLists(Plain):
     """Writes a number where a mask is, and swaps columns named by a list: on meta both lose their values."""
 
@@ -278,7 +302,7 @@ _ENTRIES = (
     SqueezedRows, SqueezedNothing, SqueezedPair, Transposed, TypedMask, PoweredInPlace, Scripted, LateHooks,
     SharedMemory, SharedBuffers, EvalAfterwards, FrozenAfterwards, FrozenForAWhile, HiddenTeacher, ToldToCompile,
     Strided, StridedInOrder, SummedScalar, RepeatedToSize, SetByFirstBatch, DataRead, LastWeights, NumbersAndLists,
-    OthersAlone,
+    OthersAlone, LerpedMean, WrittenAsOut,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)
 #: Of these, the ones whose models do what no export holds.
