@@ -9,7 +9,7 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan, Recompute, Stage, recompute_word, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
 from placer.plans.transfers import position_of
-from placer.program.buckets import shared_parameters
+from placer.program.buckets import shard_units, shared_parameters, trained_types
 from placer.rules.rows import whole_batch_reason
 from placer.spmd.device_graph import require_layout
 
@@ -195,6 +195,20 @@ def _sharding(plan: Plan) -> Iterator[str]:
             )
     if any(stage.by_fsdp for stage in plan.stages) and _structured(plan):
         yield from _tied(plan)
+        yield from _mixed(plan)
+
+
+def _mixed(plan: Plan) -> Iterator[str]:
+    """FSDP2 shards together what is of one type."""
+    for index, stage in enumerate(plan.stages):
+        for unit in shard_units(plan, index) if stage.by_fsdp and stage.replicas > 1 else ():
+            types = trained_types(plan, unit)
+            if len(types) > 1:
+                what = plan.graph.blocks[unit.block].name if unit.block >= 0 else "what several of its blocks share"
+                yield (
+                    f"stage {index} shards {stage.sharding}, but {what} has parameters of {' and of '.join(types)}, "
+                    "which FSDP2 does not shard together; use sharding optimizer or none"
+                )
 
 
 def _tied(plan: Plan) -> Iterator[str]:

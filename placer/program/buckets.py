@@ -121,6 +121,34 @@ def shard_units(plan: Plan, stage: int, inner: int = 0) -> tuple[ShardUnit, ...]
     return tuple(_unit(plan, stage, block, {name: held[name] for name in members[block]}) for block in sorted(members))
 
 
+def trained_types(plan: Plan, unit: ShardUnit) -> tuple[str, ...]:
+    """The types of what a unit trains."""
+    every = (plan.graph.parameters[name] for name in unit.names)
+    return tuple(sorted({parameter_dtype(one.dtype, plan.settings) for one in every if one.trainable}))
+
+
+def mixed_types(graph: Graph, settings: RunSettings) -> str:
+    """Which block of a graph has trainable parameters of several types, of which FSDP2 makes no unit; "" where none.
+
+    What several blocks read is taken together, as the root of one stage of all would.
+    """
+    readers: dict[str, set[int]] = {}
+    for index, block in enumerate(graph.blocks):
+        for name in block.parameters:
+            readers.setdefault(name, set()).add(index)
+    found: dict[int, set[str]] = {}
+    for name, blocks in readers.items():
+        one = graph.parameters[name]
+        if one.trainable and not one.buffer and one.shape:
+            unit = min(blocks) if len(blocks) == 1 else -1
+            found.setdefault(unit, set()).add(parameter_dtype(one.dtype, settings))
+    for unit, types in sorted(found.items()):
+        if len(types) > 1:
+            where = graph.blocks[unit].name if unit >= 0 else "what several blocks share"
+            return f"{where} has parameters of {' and of '.join(sorted(types))}"
+    return ""
+
+
 def parameter_users(plan: Plan, stage: int) -> dict[str, list[int]]:
     """The blocks of a stage that read each of its parameters."""
     users: dict[str, list[int]] = {}

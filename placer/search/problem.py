@@ -17,6 +17,7 @@ from placer.errors import Infeasible, UsageError
 from placer.graph import Graph
 from placer.plans.plan import Alternative, Layout, ModelRef, Plan, Recompute, Reduction
 from placer.plans.settings import RunSettings
+from placer.program.buckets import mixed_types
 from placer.rules.rows import whole_batch_reason
 from placer.search.progress import Progress
 
@@ -93,6 +94,11 @@ class Problem:
     def whole_batch(self) -> str:
         """Why the batch may not be divided into replicas or microbatches; empty where it may."""
         return whole_batch_reason(self.graph, statistics=self.settings.batch_norm == "microbatch")
+
+    @cached_property
+    def mixed_types(self) -> str:
+        """What FSDP2 would have to shard together and cannot, so that it shards nothing; empty where there is none."""
+        return mixed_types(self.graph, self.settings)
 
     @property
     def spent(self) -> bool:

@@ -157,11 +157,13 @@ class FsdpReplica(Replica):
 
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
         whole = {parameter for parameter in module.parameters() if not parameter.dim()}
-        types = {one.dtype for one in module.parameters() if one.requires_grad and one.dim()}
+        # Those of blocks that are sharded already are no longer the root's.
+        own = (one for one in module.parameters() if one.dim() and not isinstance(one, DTensor))
+        types = {one.dtype for one in own if one.requires_grad}
         if len(types) > 1:
             raise UsageError(
                 f"a block has parameters of {' and of '.join(sorted(map(str, types)))}, which FSDP2 does not shard "
-                "together; plan with --pin shard=optimizer, gradients or none"
+                "together; plan with --pin shard=optimizer or none"
             )
         policy = MixedPrecisionPolicy(reduce_dtype=next(map(summed_in, types), None), cast_forward_inputs=False)
         fully_shard(module, mesh=mesh, reshard_after_forward=gives_up, ignored_params=whole, mp_policy=policy)

@@ -99,7 +99,7 @@ def _degrees(problem: Problem, tensor: int, pipeline: int, *, recompute: Recompu
     if not data:
         return
     for schedule, virtual in schedules(problem, pipeline)[:1]:
-        for sharding in shardings(problem.pins, data, schedule)[:1]:
+        for sharding in shardings(problem, data, schedule)[:1]:
             sizes = [problem.rows] if whole_batch(problem) else powers_of_two(min(MOST_ROWS, rows // data))
             if problem.pins.microbatches:
                 sizes = [-(-rows // problem.pins.microbatches // data)]

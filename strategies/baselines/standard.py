@@ -86,7 +86,7 @@ class _OnePosition(Baseline):
             for recompute in recomputes(problem):
                 for rows in sorted(microbatch_rows(problem, replicas), reverse=True):
                     for schedule, _ in schedules(problem, 1):
-                        for state in {self.sharding} & set(shardings(problem.pins, replicas, schedule)):
+                        for state in {self.sharding} & set(shardings(problem, replicas, schedule)):
                             outline = Outline(
                                 positions=1, replicas=replicas, virtual=1, rows=problem.rows, microbatch=rows,
                                 schedule=schedule, sharding=state,
@@ -128,7 +128,7 @@ class EvenPipeline(Baseline):
             for recompute in recomputes(problem):
                 for rows in [*enough, *(r for r in reversed(sizes) if r not in enough)]:
                     for schedule, virtual in schedules(problem, positions)[:1]:
-                        for state in shardings(problem.pins, replicas, schedule)[:1]:
+                        for state in shardings(problem, replicas, schedule)[:1]:
                             outline = Outline(
                                 positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
                                 microbatch=rows, schedule=schedule, sharding=state,

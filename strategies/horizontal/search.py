@@ -105,7 +105,7 @@ def _start(placing: Placing, placement: Placement) -> _Start:
 
 def _roomier(placing: Placing) -> Iterator[Placing]:
     """The same outline in ways that hold less."""
-    states = shardings(placing.problem.pins, placing.outline.replicas, "branched")
+    states = shardings(placing.problem, placing.outline.replicas, "branched")
     for state in dict.fromkeys((placing.outline.sharding, states[-1])):
         for again in recomputes(placing.problem):
             if (state, again) != (placing.outline.sharding, placing.recompute):

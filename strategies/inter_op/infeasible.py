@@ -98,7 +98,7 @@ def _frugal(problem: Problem, degree: int = 1, more: Collection[int] = ()) -> It
         for replicas in sorted({*counts[:1], *counts[-1:]}):
             for rows in {*microbatch_rows(problem, replicas)[:1], *microbatch_rows(problem, replicas)[-1:]}:
                 for schedule, virtual in schedules(problem, positions)[:1]:
-                    for sharding in shardings(problem.pins, replicas, schedule):
+                    for sharding in shardings(problem, replicas, schedule):
                         yield Outline(
                             positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
                             microbatch=rows, schedule=schedule, sharding=sharding, degree=degree,

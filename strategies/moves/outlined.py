@@ -52,7 +52,7 @@ def outlined(around: Neighbourhood, rng: Random) -> Plan | None:
     if not rows or not ways:
         return None
     schedule, virtual = rng.choice(ways)
-    kept = shardings(problem.pins, each, schedule)
+    kept = shardings(problem, each, schedule)
     if not kept:
         return None
     outline = Outline(

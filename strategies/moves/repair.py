@@ -173,7 +173,8 @@ def _sharding(around: Neighbourhood, stage: Stage, schedule: ScheduleName) -> Sh
         return "none"
     if around.problem.cluster.unlike(stage.devices):
         return "none"
-    return "optimizer" if wanted in BY_FSDP and schedule in SPLIT_BACKWARD else wanted
+    whole_units = schedule not in SPLIT_BACKWARD and not around.problem.mixed_types
+    return "optimizer" if wanted in BY_FSDP and not whole_units else wanted
 
 
 def _shares(around: Neighbourhood, stage: Stage, rows: int) -> tuple[int, ...]:

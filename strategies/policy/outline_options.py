@@ -119,7 +119,7 @@ class OutlineOptions:
     def _states(self, outline: Outline) -> tuple[Sharding, ...]:
         """Ways to keep the state; FSDP2 cannot hold a weight that two stages of one position share."""
         tied = outline.virtual > 1 and bool(self.problem.graph.tied)
-        free = shardings(self.problem.pins, outline.replicas, outline.schedule)
+        free = shardings(self.problem, outline.replicas, outline.schedule)
         return tuple(kept for kept in free if not (tied and kept in BY_FSDP))
 
     def _costs(self, outline: Outline) -> Costs:

@@ -84,7 +84,7 @@ def best_placed(
 def _tried(best: _Best, blocks: BlockGraph, outline: Outline, layout: Layout | None, placements: Placements) -> None:
     """The plans of one outline, in ways that hold less until one fits."""
     problem = best.problem
-    for sharding in dict.fromkeys((outline.sharding, shardings(problem.pins, outline.replicas, "1f1b")[-1])):
+    for sharding in dict.fromkeys((outline.sharding, shardings(problem, outline.replicas, "1f1b")[-1])):
         for recompute in recomputes(problem):
             placing = Placing(
                 problem=problem, blocks=blocks, outline=outline.sharded(sharding), layout=layout, recompute=recompute
@@ -127,5 +127,5 @@ def _chains(placing: Placing, outline: Outline, cuts: tuple[int, ...]) -> Iterat
     for name in CHAINS if outline.positions > 1 else alone:
         if pinned in (None, name):
             chain = replace(outline, schedule=schedule_name(name))
-            if outline.sharding in shardings(problem.pins, outline.replicas, chain.schedule):
+            if outline.sharding in shardings(problem, outline.replicas, chain.schedule):
                 yield plan_of(problem, chain, cuts, (placing.recompute,) * outline.positions, placing.layout)

@@ -31,7 +31,7 @@ def likely_outlines(
 def _divided(problem: Problem, positions: int, degree: int, schedule: ScheduleName) -> Iterator[Outline]:
     pinned = problem.pins.microbatches is not None
     for replicas in replica_counts(problem, positions, degree):
-        state = shardings(problem.pins, replicas, schedule)[:1]
+        state = shardings(problem, replicas, schedule)[:1]
         for rows in microbatch_rows(problem, replicas):
             count = -(-problem.rows // rows)
             if (count & (count - 1) and not pinned) or count > MOST_MICROBATCHES * positions:

@@ -50,7 +50,7 @@ from placer.costs.step_estimate import with_best_buckets
 from placer.errors import UsageError
 from placer.plans.plan import BY_FSDP, Layout, Plan, Recompute, ScheduleName, Sharding, Stage, replica_rows
 from placer.plans.schedule import SPLIT_BACKWARD
-from placer.search.problem import Pins, Problem
+from placer.search.problem import Problem
 from placer.strategies.space.device_orders import group_count, group_totals, is_mixed
 
 MANY_DEVICES = 32
@@ -155,7 +155,7 @@ def outlines(problem: Problem) -> Iterator[Outline]:
         for replicas in replica_counts(problem, positions):
             for microbatch in microbatch_rows(problem, replicas):
                 for schedule, virtual in schedules(problem, positions):
-                    for sharding in shardings(problem.pins, replicas, schedule):
+                    for sharding in shardings(problem, replicas, schedule):
                         yield Outline(
                             positions=positions, replicas=replicas, virtual=virtual, rows=problem.rows,
                             microbatch=microbatch, schedule=schedule, sharding=sharding,
@@ -248,10 +248,11 @@ def schedules(problem: Problem, positions: int) -> tuple[tuple[ScheduleName, int
     return tuple(choice for choice in found if pinned in (None, choice[0]))
 
 
-def shardings(pins: Pins, replicas: int, schedule: ScheduleName) -> tuple[Sharding, ...]:
+def shardings(problem: Problem, replicas: int, schedule: ScheduleName) -> tuple[Sharding, ...]:
     """Allowed ways to keep the state of `replicas` replicas under `schedule`."""
-    free = tuple(kept for kept in get_args(Sharding) if kept not in BY_FSDP or schedule not in SPLIT_BACKWARD)
-    return tuple(kept for kept in (free if replicas > 1 else free[:1]) if pins.shard in (None, kept))
+    by_fsdp = schedule not in SPLIT_BACKWARD and not problem.mixed_types
+    free = tuple(kept for kept in get_args(Sharding) if by_fsdp or kept not in BY_FSDP)
+    return tuple(kept for kept in (free if replicas > 1 else free[:1]) if problem.pins.shard in (None, kept))
 
 
 # What each setting fixes.

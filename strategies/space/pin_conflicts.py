@@ -111,6 +111,11 @@ def _schedule_contradictions(problem: Problem) -> Iterator[str]:
         yield f"pins shard={pins.shard} and data=1 contradict: state is sharded over replicas"
     if pins.shard in BY_FSDP and pins.schedule in SPLIT_BACKWARD:
         yield f"pins shard={pins.shard} and schedule={pins.schedule} contradict: sharded state needs whole backwards"
+    if pins.shard in BY_FSDP and problem.mixed_types:
+        yield (
+            f"pin shard={pins.shard} contradicts the model: {problem.mixed_types}, which FSDP2 does not shard together "
+            "(shard=optimizer or none do not use it)"
+        )
     fixed = FIXED.get(problem.settings.recompute)
     if None not in (fixed, pins.recompute) and fixed != pins.recompute:
         wanted = str(pins.recompute).lower()

@@ -148,6 +148,19 @@ def test_a_parameter_may_be_tied_between_a_sharded_and_a_whole_stage() -> None:
     assert check(changed_stage(made, 1, sharding="none", devices=(2,))) == ()
 
 
+def test_fsdp_shards_types_in_units_of_their_own() -> None:
+    """A block of complex parameters beside blocks of real ones; not both in one block."""
+    made = pipeline_plan(chain(), positions=1, replicas=2, sharding="parameters")
+    first, *others = made.graph.classes
+    (own,) = first.parameters
+    for types, broken in ((("complex64",), 0), (("float32", "complex64"), 1)):
+        kind = replace(first, parameters=tuple(replace(own, dtype=dtype) for dtype in types))
+        names = tuple(f"own.{number}" for number in range(len(types)))
+        blocks = [replace(one, parameters=names) if not one.kind else one for one in made.graph.blocks[:1]]
+        graph = replace(made.graph, classes=(kind, *others), blocks=(*blocks, *made.graph.blocks[1:]))
+        assert [one.rule for one in check(replace(made, graph=graph))] == ["sharding"] * broken
+
+
 def test_several_broken_rules_are_all_listed() -> None:
     made = replace(changed_stage(plan(), 1, first=5), microbatches=(0, 4))
     with pytest.raises(IllegalPlanError) as error:

@@ -16,6 +16,8 @@ from placer.plans.settings import RunSettings
 from placer.search.asked import parse_pins
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import BUILT_IN, Problem
+from placer.strategies.space.outline import shardings
+from placer.strategies.space.pin_conflicts import require_pins
 from split_blocks import chain_of, mlp
 
 DEVICES = 4
@@ -180,3 +182,19 @@ def test_a_budget_that_ends_among_the_baselines_is_what_binds() -> None:
     with pytest.raises(InfeasibleError, match=r"the budget was over before anything but baselines .* Give it a larger"):
         solve_with(replace(given(("tensor=2",), "auto"), budget=2), "auto")
     assert solve_with(replace(given(("tensor=2",), "auto"), budget=20), "auto").plan.layouts
+
+
+def test_fsdp_is_not_chosen_where_a_block_has_several_types() -> None:
+    plain = given(("data=2",), "auto")
+    assert not plain.mixed_types
+    kinds = [
+        replace(
+            kind, parameters=(*(replace(one, dtype="complex64") for one in kind.parameters[:1]), *kind.parameters[1:])
+        )
+        for kind in plain.graph.classes
+    ]
+    mixed = replace(plain.graph, classes=tuple(kinds))
+    assert set(shardings(replace(plain, graph=mixed), 2, "1f1b")) == {"none", "optimizer"}
+    for pin in ("shard=gradients", "shard=parameters"):
+        with pytest.raises(UsageError, match=r"complex64 and of float32, which FSDP2 .* \(shard=optimizer or none"):
+            require_pins(replace(plain, graph=mixed, pins=parse_pins((pin,), mixed)))

@@ -171,7 +171,7 @@ def strange_outline(rng: random.Random, views: Views) -> Outline | None:
     return Outline(
         positions=positions, replicas=replicas, virtual=virtual, rows=given.rows,
         microbatch=rng.randint(replicas, given.rows), schedule=schedule,
-        sharding=rng.choice(shardings(given.pins, replicas, schedule)), layout=number, degree=degree,
+        sharding=rng.choice(shardings(given, replicas, schedule)), layout=number, degree=degree,
         device_order=() if order == tuple(range(len(order))) else order, shares=shares,
     )  # fmt: skip
 
@@ -313,11 +313,11 @@ def neighbours(given: Problem, plan: Plan) -> Iterator[Plan]:
     """Every plan that is one small change away."""
     for index, stage in enumerate(plan.stages):
         changes = [replace(stage, recompute=again) for again in recomputes(given) if again != stage.recompute]
-        kept = shardings(given.pins, stage.replicas, plan.schedule)
+        kept = shardings(given, stage.replicas, plan.schedule)
         changes += [replace(stage, sharding=each) for each in kept if each != stage.sharding]
         for changed in changes:
             yield replace(plan, stages=(*plan.stages[:index], changed, *plan.stages[index + 1 :]))
-    for each in {stage.sharding for stage in plan.stages} ^ set(shardings(given.pins, 2, plan.schedule)):
+    for each in {stage.sharding for stage in plan.stages} ^ set(shardings(given, 2, plan.schedule)):
         yield replace(plan, stages=tuple(replace(s, sharding=each if s.replicas > 1 else "none") for s in plan.stages))
     yield from (replace(plan, schedule=each) for each in ("1f1b", "gpipe", "zero-bubble") if each != plan.schedule)
     yield from (replace(plan, bucket_bytes=size) for size in (*SIZES, 3 * plan.bucket_bytes // 2))

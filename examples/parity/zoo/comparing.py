@@ -83,7 +83,7 @@ def _still(wanted: Numbers) -> frozenset[str]:
 
 def _held(found: Numbers, still: frozenset[str]) -> dict[str, Tensor]:
     """Such weights to as many digits as steps of rounding leave alone."""
-    return {name: found.after[name].double().round(decimals=6) for name in still & found.after.keys()}
+    return {name: _real(found.after[name]).double().round(decimals=6) for name in still & found.after.keys()}
 
 
 def _size(tensor: Tensor) -> float:
@@ -105,7 +105,7 @@ def _relative(left: Tensor, right: Tensor, floor: float) -> float:
         return float("inf")
     if not right.numel():
         return 0.0
-    left, right = left.double(), right.double()
+    left, right = _real(left).double(), _real(right).double()
     if bool((left.isfinite() != right.isfinite()).any()):
         return float("inf")
     left, right = left.nan_to_num(), right.nan_to_num()
@@ -124,3 +124,8 @@ def _number(value: float | None) -> dict[str, Tensor]:
 def _filled(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """No gradient counts as zeros here: whether the optimizer saw one shows in the final weights."""
     return {name: own.get(name, torch.zeros_like(one)) for name, one in {**other, **own}.items()}
+
+
+def _real(one: torch.Tensor) -> torch.Tensor:
+    """Real and imaginary parts side by side."""
+    return torch.view_as_real(one) if one.is_complex() else one

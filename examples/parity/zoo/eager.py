@@ -65,7 +65,7 @@ def trained(
     weights start off by one in their last place.
     """
     torch.manual_seed(seed)
-    model = build().to(dtype).train()
+    model = _cast(build(), dtype).train()
     if nudged:
         _nudge(model, nudged)
     before = _state(model)
@@ -86,6 +86,16 @@ def trained(
         losses=tuple(losses), gradients=tuple(gradients), before=before, after=after,
         evaluated=_evaluated(model, given, loss, rule),
     )  # fmt: skip
+
+
+def _cast(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """As `to`, which would cut off imaginary parts."""
+    complexes = torch.complex128 if dtype is torch.float64 else torch.complex64
+
+    def moved(one: torch.Tensor) -> torch.Tensor:
+        return one.to(complexes if one.is_complex() else dtype if one.is_floating_point() else one.dtype)
+
+    return model._apply(moved)  # type: ignore[no-untyped-call]
 
 
 def _evaluated(
@@ -127,7 +137,7 @@ def _one_backward(
 ) -> dict[str, Tensor]:  # fmt: skip
     """The weighted sums of the batches' losses and gradients, and buffers and parameters afterwards."""
     torch.manual_seed(seed)
-    model = build().double().train()
+    model = _cast(build(), torch.float64).train()
     total = torch.zeros((), dtype=torch.float64)
     for batch, weight in zip(batches, weights, strict=True):
         found = weight * loss_of(model(**_taken(model, batch)), batch, loss)

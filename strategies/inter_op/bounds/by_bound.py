@@ -109,5 +109,5 @@ def _outlines(problem: Problem, family: _Family, positions: int) -> Iterator[Out
         positions=positions, replicas=family.replicas, virtual=terms.turns, rows=problem.rows,
         microbatch=terms.rows, schedule=terms.schedule, sharding="none", layout=family.layout, degree=family.degree,
     )  # fmt: skip
-    for sharding in shardings(problem.pins, family.replicas, terms.schedule):
+    for sharding in shardings(problem, family.replicas, terms.schedule):
         yield made if sharding == "none" else made.sharded(sharding)

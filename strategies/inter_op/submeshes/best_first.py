@@ -92,7 +92,7 @@ class BestFirst(ABC, Generic[Entry]):
         names = dict.fromkeys(name for p in positions for name in self.schedules(p))
         for rows in microbatch_rows(self.problem, 1):
             for name in names:
-                for sharding in shardings(self.problem.pins, most, name):
+                for sharding in shardings(self.problem, most, name):
                     terms = ScheduleTerms(rows=rows, schedule=name, sharding=sharding, batch=self.problem.rows)
                     yield self.stage_bounds.quick(rows, name), terms
 

@@ -278,6 +278,27 @@ class WrittenAsOut(Plain):
         return centred
 
 
+class Filter(nn.Module):
+    """A product with complex numbers, one for each frequency."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gains = nn.Parameter(torch.randn(9, dtype=torch.complex64))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return torch.fft.irfft(torch.fft.rfft(h, dim=-1) * self.gains, n=16, dim=-1)
+
+
+class Frequencies(Plain):
+    """A block of complex parameters beside blocks of real ones."""
+
+    def made(self) -> None:
+        self.filter = Filter()
+
+    def features(self, h: Tensor) -> Tensor:
+        return self.filter(h)
+
+
 class NumbersAndLists(Plain):
     """Writes a number where a mask is, and swaps columns named by a list: on meta both lose their values."""
 
@@ -302,7 +323,7 @@ _ENTRIES = (
     SqueezedRows, SqueezedNothing, SqueezedPair, Transposed, TypedMask, PoweredInPlace, Scripted, LateHooks,
     SharedMemory, SharedBuffers, EvalAfterwards, FrozenAfterwards, FrozenForAWhile, HiddenTeacher, ToldToCompile,
     Strided, StridedInOrder, SummedScalar, RepeatedToSize, SetByFirstBatch, DataRead, LastWeights, NumbersAndLists,
-    OthersAlone, LerpedMean, WrittenAsOut,
+    OthersAlone, LerpedMean, WrittenAsOut, Frequencies,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)
 #: Of these, the ones whose models do what no export holds.
