@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from placer.rules import Call, Work, gradients, register
-from placer.rules.splits import named, register_split
+from placer.rules import Call, Work, gradients, named, register, register_split
 
 
 @torch.library.custom_op("examples::shifted", mutates_args=())

@@ -11,7 +11,7 @@ function `Call -> Work`. A custom operator gets one in a few lines:
 
     register("mylib::scan", scan, kind="matmul")
 
-What an op may do under parallelism is a split rule, `Call -> Choices`, added with `placer.rules.splits.register_split`.
+What an op may do under parallelism is a split rule, `Call -> Choices`, added with `register_split`; `named` writes one.
 
     families/    what operators compute and how they may be cut, a file for each family (`attention`, `convolutions`)
     registry     the tables of these by name: kinds, FLOPs, splits
@@ -23,7 +23,8 @@ from placer.rules.calls import Argument, Call, MatrixProduct, Rule, Value, Work,
 from placer.rules.coverage import unsplit
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.opaque import OpaqueCost
-from placer.rules.registry import kind_of, register, rule_for, unregister
+from placer.rules.patterns import named
+from placer.rules.registry import kind_of, register, register_split, rule_for, unregister, unregister_split
 from placer.rules.splits.block_choices import block_choices, op_choices
 
 __all__ = [
@@ -38,10 +39,13 @@ __all__ = [
     "call_of",
     "gradients",
     "kind_of",
+    "named",
     "op_choices",
     "register",
+    "register_split",
     "rule_for",
     "tensor_arguments",
     "unregister",
+    "unregister_split",
     "unsplit",
 ]
