@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from torch.nn import functional
 
 import placer
 from placer.graph import Graph
+from placer.rules.calls import MARKED_ROWS, Call, Value
+from placer.rules.layouts import WHOLE, Cut
 from placer.rules.rows import row_split, whole_batch_reason
+from placer.rules.rows.row_rules import row_rule
 
 Tensor = torch.Tensor
 Loss = Callable[["Net", Tensor, Tensor, Tensor], Tensor]
@@ -68,6 +72,11 @@ APART: dict[str, Loss] = {
     "a distance to something whole": lambda net, h, x, y: torch.cdist(h, net.layer.weight).mean(),
     "a broadcast loss": lambda net, h, x, y: functional.mse_loss(h.mean(1), x.mean(1)),
     "a Fourier transform of each row": lambda net, h, x, y: torch.fft.rfft(h).abs().mean(),
+    "one over the dims of each row": lambda net, h, x, y: torch.fft.rfftn(tokens(h), dim=(1, 2)).abs().mean(),
+    "one over as many dims as sizes": lambda net, h, x, y: torch.fft.ifftn(tokens(h), s=(2, 4)).abs().mean(),
+    "a grid of each row's transform": lambda net, h, x, y: functional.affine_grid(
+        h[:, :6].reshape(-1, 2, 3), [h.shape[0], 1, 4, 4], align_corners=False
+    ).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }
 MIXED: dict[str, tuple[Loss, str]] = {
@@ -89,6 +98,7 @@ MIXED: dict[str, tuple[Loss, str]] = {
         lambda net, h, x, y: torch.maximum(h.mean(), h.pow(2).mean()),
         "aten.maximum.default",
     ),
+    "a Fourier transform of all dims": (lambda net, h, x, y: torch.fft.fftn(h).abs().mean(), "aten.fft_fftn.default"),
     "rows chosen by labels": (lambda net, h, x, y: h[y].mean(), "aten.index.Tensor"),
     "row numbers as values": (lambda net, h, x, y: (h.mean(1) * torch.arange(h.shape[0])).mean(), "aten.mul.Tensor"),
 }
@@ -102,6 +112,21 @@ def test_a_buffer_that_is_written_from_rows_keeps_the_batch_whole() -> None:
 @pytest.mark.parametrize("name", APART)
 def test_rows_stay_apart(name: str) -> None:
     assert row_split(captured(APART[name])).why == ""
+
+
+def test_a_grid_whose_lines_are_the_rows_mixes_them() -> None:
+    """Where a line lies follows from how many there are; only transforms are of one row each."""
+    call = Call(
+        target="aten::affine_grid_generator",
+        arguments=(Value((MARKED_ROWS, 2, 3)), (MARKED_ROWS, 1, 4, 4), False),
+        outputs=(Value((MARKED_ROWS, 4, 4, 2)),),
+    )
+    rule = row_rule(call)
+    assert rule is not None and rule(call, [Cut(0)]) == [Cut(0)]
+    lines = replace(
+        call, arguments=(Value((1, 2, 3)), (1, 1, MARKED_ROWS, 4), False), outputs=(Value((1, MARKED_ROWS, 4, 2)),)
+    )
+    assert rule(lines, [WHOLE]) is None
 
 
 @pytest.mark.parametrize("name", MIXED)

@@ -32,6 +32,7 @@ SIZED = frozenset(
         "broadcast_to", "zeros", "ones", "full", "empty", "rand", "randn", "randint", "new_zeros", "new_ones",
         "new_full", "new_empty", "arange", "linspace", "slice", "narrow", "split", "split_with_sizes", "chunk", "eye",
         "resize", "as_strided", "sym_size", "slice_scatter", "constant_pad_nd",
+        "affine_grid_generator",
     )
 )  # fmt: skip
 # The block of a sort while its own block is walked through.

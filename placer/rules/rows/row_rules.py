@@ -63,6 +63,20 @@ def _along(position: int, *default: int) -> RowRule:
     return _same_dim(barred)
 
 
+def _transformed(call: Call) -> list[Argument]:
+    """`fftn(x, sizes, dims)`: the dims, without them the last, as many as there are sizes, or else all."""
+    sizes, dims = call.argument(1, "s"), call.argument(2, "dim")
+    if dims is not None:
+        return [dims]
+    rank = len(call.tensor(0).shape)
+    return [tuple(range(-(rank if sizes is None else len(integers(sizes))), 0))]
+
+
+def _grids(call: Call, lays: Lays) -> list[Standing] | None:
+    """`affine_grid_generator(transforms, sizes)`: a grid of each row's own transform, never of a row's own place."""
+    return _as_results(call) if lays[0] == Cut(0) else None
+
+
 def _matrices(call: Call, lays: Lays) -> list[Standing] | None:
     """Functions of matrices: rows in a dim before the last two (of vectors beside them: before the last)."""
     rank = max(len(value.shape) for value in call.tensors)
@@ -197,13 +211,15 @@ _REDUCTIONS: Mapping[str, int] = {
 }  # fmt: skip
 
 _RULES: Mapping[RowRule, str] = {
-    _first: "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator bilinear prelu im2col col2im "
+    _first: "grid_sampler grid_sampler_2d grid_sampler_3d bilinear prelu im2col col2im "
     "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell max_unpool2d max_unpool3d view_as_complex view_as_real "
     "pairwise_distance native_channel_shuffle channel_shuffle diag_embed "
     "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
     _along(2, -1): "fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft kthvalue trapezoid "
     "trapz cumulative_trapezoid linalg_cross",
-    _along(2, -2, -1): "fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 linalg_matrix_norm",
+    _along(2, -2, -1): "fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_hfft2 fft_ihfft2 linalg_matrix_norm",
+    _same_dim(_transformed): "fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_hfftn fft_ihfftn",
+    _grids: "affine_grid_generator",
     _along(2, 1): "cosine_similarity",
     _along(2): "quantile nanquantile",
     _along(1, -1): "logcumsumexp unfold mode",
