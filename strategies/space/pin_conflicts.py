@@ -41,7 +41,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
     blocks, devices = len(problem.graph.blocks), problem.cluster.size
     pipeline, data, count = pins.pipeline or 1, pins.data or 1, pins.microbatches or 1
     if pipeline > blocks:
-        yield f"pin pipeline={pipeline} contradicts the model: it has {blocks} blocks"
+        yield f"pin pipeline={pipeline} contradicts the model: it has {_counted(problem)}"
     if pipeline > devices or data > devices:
         name, value = ("pipeline", pipeline) if pipeline > devices else ("data", data)
         yield f"pin {name}={value} contradicts the cluster {problem.cluster.name}: it has {devices} devices"
@@ -105,7 +105,7 @@ def _schedule_contradictions(problem: Problem) -> Iterator[str]:
         if blocks < 2 * (pins.pipeline or 2):
             yield (
                 f"pin schedule=interleaved contradicts the model: {pins.pipeline or 2} positions of two stages "
-                f"need {2 * (pins.pipeline or 2)} blocks, it has {blocks}"
+                f"need {2 * (pins.pipeline or 2)} blocks, it has {_counted(problem)}"
             )
     if pins.shard not in (None, "none") and pins.data == 1:
         yield f"pins shard={pins.shard} and data=1 contradict: state is sharded over replicas"
@@ -160,6 +160,13 @@ def _stage_contradictions(problem: Problem) -> Iterator[str]:
                 f"pin pipeline={problem.pins.pipeline}" if problem.pins.pipeline else f"{problem.cluster.size} devices"
             )
             yield f"pin {name}@stage={stage} contradicts {known}: there are at most {most} stages, counted from 0"
+
+
+def _counted(problem: Problem) -> str:
+    """How many blocks the model has, and how it has more."""
+    count = len(problem.graph.blocks)
+    finer = " (--granularity op makes one of every op)" if problem.graph.granularity == "block" else ""
+    return f"{count} block{'s' * (count != 1)}{finer}"
 
 
 def _some(names: list[str]) -> str:

@@ -80,6 +80,7 @@ def test_a_pinned_axis_is_the_axis_of_the_plan() -> None:
         ("expert=2", "pin expert=2 contradicts the model chain: it has no experts"),
         ("sequence=3", "pin sequence=3 contradicts the batch: its sequences of 4 tokens do not divide by it"),
         ("sequence=8", "needs 8 devices of 4"),
+        ("pipeline=9", r"it has \d blocks \(--granularity op makes one of every op\)"),
         ("height=2", "the pin height=2: no op of chain can be cut so"),
     ],
 )

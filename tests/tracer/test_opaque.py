@@ -121,6 +121,19 @@ def test_a_branch_of_the_model_itself_is_still_an_error() -> None:
         capture(Whole(), batch=BATCH)
 
 
+def test_what_has_sizes_by_values_is_said_to_be_for_a_submodule() -> None:
+    class Chosen(Routed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            (places,) = torch.where(x[:, 0] > 0)
+            return torch.Tensor.sum(self.first(x[places]))
+
+    with pytest.raises(
+        CaptureError, match=r"aten::where gives .* by the values .* submodule .* \(--opaque NAME\)"
+    ) as error:
+        capture(Chosen(), batch=BATCH)
+    assert "meta_nonzero" not in str(error.value)
+
+
 def test_the_model_is_left_as_it_was() -> None:
     model = Routed()
     capture(model, batch=BATCH, opaque=["router"])

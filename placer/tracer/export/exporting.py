@@ -177,7 +177,8 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
         return ValueDependentError(
             f"{name} cannot be captured: {where}: {said(error)}. "
             "Export needs shapes and branches that do not depend on the values of tensors: "
-            "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where"
+            "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where, or do "
+            "it in a submodule of the model, which placer can run as it is (--opaque NAME)"
         )
     if "found at least two devices" in str(error):
         return MixedDevicesError(

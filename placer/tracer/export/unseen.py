@@ -29,8 +29,8 @@ from placer.io.usercode import calling_line, is_of_users, is_own_module, said
 # Where operators that an export holds as they are have their backward.
 _OPERATORS = ("torch._library.", "placer.")
 _ELSEWHERE = (
-    "call it in a submodule of the model, which placer can run as it is, or make it an operator of torch.library with "
-    "register_fake and register_autograd"
+    "call it in a submodule of the model, which placer can run as it is (--opaque NAME), or make it an operator of "
+    "torch.library with register_fake and register_autograd"
 )
 
 
@@ -275,13 +275,24 @@ def require_plain_gradients(model: nn.Module) -> None:
             )
 
 
-def unplayable(call: str, source: str, module: str, error: Exception) -> UnseenError:
+def unplayable(call: str, target: object, source: str, module: str, error: Exception) -> UnseenError:
     """A call of the graph that cannot be run on tensors without values."""
+    if _counts_by_values(target) and isinstance(error, NotImplementedError):
+        why = "gives more or fewer numbers by the values of tensors, and placer plans for sizes that are known before"
+        advice = f"write it with a mask of fixed size (torch.where(mask, a, b)), or {_ELSEWHERE}"
+        return UnseenError(f"the model cannot be captured: {source}: {call} {why}; {advice}", module)
     return UnseenError(
-        f"the model cannot be captured: {source}: {call} raised {said(error)} as it was run without values; "
-        f"{_ELSEWHERE}",
+        f"the model cannot be captured: {source}: {call} raised {said(error)} as it was run without "
+        f"values; {_ELSEWHERE}",
         module,
     )
+
+
+def _counts_by_values(target: object) -> bool:
+    """Whether the sizes of what the call gives follow from values."""
+    tags = getattr(target, "tags", ())
+    untagged = (torch.ops.aten.where.default, torch.ops.aten.nonzero_numpy.default)
+    return torch.Tag.dynamic_output_shape in tags or target in untagged
 
 
 def _refuse(what: str) -> NoReturn:

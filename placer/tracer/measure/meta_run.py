@@ -71,7 +71,7 @@ class _MetaRun:
                 value = self._value(node, inputs, found)
             except Exception as error:
                 source, module = (str(node.meta.get(name, "")) for name in ("source", "module"))
-                raise unplayable(target_name(node), source, module, error) from error
+                raise unplayable(target_name(node), node.target, source, module, error) from error
             found[node] = Played(value=value, results=_tensors(value), kept=tuple(self._keeping))
         return found
 
