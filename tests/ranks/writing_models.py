@@ -17,6 +17,14 @@ def _slice_scaled(h: Tensor) -> Tensor:
     return h
 
 
+def _complex_slice(h: Tensor) -> Tensor:
+    frequencies = torch.fft.rfft(h, dim=-1)
+    low = torch.zeros_like(frequencies)
+    low[:, 1:4] = 2 * frequencies[:, 1:4].conj()
+    low.narrow(-1, 5, 2).mul_(1j).add_(1)
+    return torch.fft.irfft(low, n=WIDTH, dim=-1)
+
+
 def _column_added(h: Tensor) -> Tensor:
     h[:, 3] += 1
     return h
