@@ -22,7 +22,8 @@ def _complex_slice(h: Tensor) -> Tensor:
     low = torch.zeros_like(frequencies)
     low[:, 1:4] = 2 * frequencies[:, 1:4].conj()
     low.narrow(-1, 5, 2).mul_(1j).add_(1)
-    return torch.fft.irfft(low, n=WIDTH, dim=-1)
+    found: Tensor = torch.fft.irfft(low, n=WIDTH, dim=-1)
+    return found
 
 
 def _column_added(h: Tensor) -> Tensor:
