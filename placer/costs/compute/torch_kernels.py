@@ -24,7 +24,7 @@ from placer.costs.precision import TENSOR_FLOAT, OpNumerics
 from placer.graph import ITEM_BYTES, Op, Product
 from placer.plans.settings import RunSettings
 
-# Fitted on one H200 (six shapes of attention, 26 November 2026; `examples.measured.one_gpu`).
+# Fitted on one H200 (six shapes of attention, 26 November 2026; `examples.measured.calibrated.ops`).
 FILL = 192
 # Exponentials of a score are worth so many elements of a head; the head of which shares are told.
 HEAD, WIDE = 64, 128
