@@ -287,8 +287,8 @@ def test_where_the_host_binds_running_a_layer_again_takes_longer_than_running_it
 
 
 def test_where_the_host_binds_a_backward_takes_longer_and_megatron_core_longer_still() -> None:
-    """Of tiny layers, which a device passes at once: shares of the host's seconds for the same ops, of a chip beside which
-    torch's own were not measured."""
+    """Of tiny layers, which a device passes at once: shares of the host's seconds for the same ops, where torch's own
+    were not measured on a host of the chip."""
     graph = gpt_graph(layers=8, hidden=64, heads=2, sequence=16)
     torch, core = (
         estimate(plan_of(graph, Cluster.load("a100x8"), microbatches=(1,), run=RunSettings(stack=stack))).seconds
