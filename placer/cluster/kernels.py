@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from placer.io.bounds import AchievedShare, AmountAboveZero
 
 Shares = tuple[AchievedShare, AchievedShare]
+# Keys that fill the pipeline of fused attention in 16 bits (placer/costs/compute/torch_kernels.py): fitted on one H200
+# (six shapes, 26 November 2026; `examples.measured.calibrated.ops`).
+FILL = 192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

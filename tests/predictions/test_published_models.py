@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from placer.costs.compute.roofline import CAUSAL as FLAG
+from placer.costs.compute.product_rates import CAUSAL as FLAG
 from placer.costs.memory.op_memory import class_memory
 from placer.costs.precision import Numerics
 from placer.graph import BlockClass, Graph, Op

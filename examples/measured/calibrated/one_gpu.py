@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -35,7 +35,7 @@ from placer.cluster.cluster import Cluster
 from placer.errors import PlacerError, UsageError
 from placer.plans.ledger import Ledger
 from placer.plans.settings import RunSettings
-from placer.tracer import random_batch
+from placer.tracer import Batch, random_batch
 
 THIS = "examples.measured.calibrated.one_gpu"
 PRECISIONS = {
@@ -108,9 +108,8 @@ def outcome(case: Case, clusters: Sequence[Cluster], lock: Lock) -> Outcome:
         )
 
 
-def _seconds(step: object, batch: dict[str, torch.Tensor]) -> float:
+def _seconds(step: Callable[[Batch], float], batch: Batch) -> float:
     """Of a step, which ends when its loss is known; whatever the GPU still has to do counts for the next one."""
-    assert callable(step)
     begun = time.perf_counter()
     step(batch)
     torch.cuda.synchronize()

@@ -7,13 +7,12 @@ from statistics import median
 
 from pydantic import BaseModel, ConfigDict
 
-from placer.cluster.kernels import TorchKernels
+from placer.cluster.kernels import FILL, TorchKernels
 
 # A product summed over many rows into few tiles reaches so much of an aligned one where its work is divided evenly.
 STREAMS = 0.9
-# Attention was measured on so many positions, a causal mask over them; what a tile of it is filled with (fill and form:
-# placer/costs/compute/torch_kernels.py).
-POSITIONS, FILL = 2048, 192
+# Attention was measured on so many positions, a causal mask over them.
+POSITIONS = 2048
 
 
 class KernelTimes(BaseModel):

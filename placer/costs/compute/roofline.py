@@ -6,7 +6,7 @@
 `efficiency` is the device's achieved share at that many FLOPs (`Device.curve`: plateau and small-size fall), or, where
 its multiprocessors are known, its ceiling times what tiles, waves, depth and alignment leave (`tile_quantization`)
 and what is sustained in a step: of a product that keeps the chip busy `Device.sustained`, of one that leaves part of it
-idle, which takes less power, as much more: 1 - (1 - sustained) * share.
+idle, which takes less power, as much more: 1 - (1 - sustained) * share (`product_rates`).
 Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chain of memory-bound ops is one kernel that
 reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
 Megatron (`settings.stack`) has kernels of its own for the chains of its layers, and none for those of its loss.
@@ -33,32 +33,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from placer.cluster.cluster import FLASH_SHARES, Backend, Device
-from placer.cluster.kernels import TorchKernels
+from placer.cluster.cluster import Backend, Device
 from placer.costs.autocast import Copying
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
 from placer.costs.compute.op_shares import reached, widening_share
-from placer.costs.compute.tile_quantization import shape_share
-from placer.costs.compute.torch_kernels import (
-    attention_share,
-    convolution_share,
-    kernel_share,
-    laid_out_bytes,
-    torch_kernels,
-)
+from placer.costs.compute.product_rates import product_flops, products_seconds
+from placer.costs.compute.torch_kernels import laid_out_bytes, torch_kernels
 from placer.costs.kept_results import makes_scores
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
-from placer.graph import ITEM_BYTES, BlockClass, Op, Product
+from placer.graph import ITEM_BYTES, BlockClass, Op
 from placer.plans.settings import EARLY_MEGATRON, RunSettings
-
-# Flash attention leaves out the blocks of scores that a causal mask hides: half of them, and half of those on the
-# diagonal are for nothing. Blocks of 128 queries (arXiv:2307.08691, section 3.3).
-FLASH_BLOCK = 128
-CAUSAL = re.compile(r"t0, t1, t2, (?:None|t\d+), [\d.e-]+, True|.*\bis_causal=True")
-# Its backward makes the scores again: five products, where the plain one (and many a captured op) has four.
-PLAIN_PRODUCTS = 4
-FLASH_REMAKES = 5 / 4
 
 FORWARD_PASSES, BACKWARD_PASSES, DROPOUT_PASSES, SCALING_PASSES = 4, 7, 2, 2
 # Kernels of each pass: two products, softmax, dropout; four products, softmax, dropout.
@@ -69,9 +54,6 @@ LOSS = re.compile(r"loss|log_softmax")
 
 # Which of the tensors of a product its bias is, by definition.
 BIAS = {"linear": 2, "addmm": 0}
-
-# FLOPs at which every curve has reached its ceiling (placer/cluster/tile_curve.py).
-LARGE = 1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +170,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
     share = reached(op, device, settings, numbers)
     laid_out = (0.0, 0.0) if torch_kernels(device, settings) is None else laid_out_bytes(op, numbers, device, rows)
-    ahead = _products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
+    ahead = products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
     forward = share.seconds(ahead / share.products[0], moved / (device.memory_bandwidth * share.memory[0]))
     forward += device.launch_seconds * extra.forward_kernels + pass_seconds(device, laid_out[0], 2)
     heads = _heads(op, settings, device.backend, rows)
@@ -198,7 +180,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     if not _has_backward(op):
         return BlockSeconds(forward=forward)
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
-    behind = _products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
+    behind = products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
     moving = max(0.0, moved + extra.backward) / (device.memory_bandwidth * share.memory[1])
     backward = share.seconds(behind / share.products[1], moving)
     backward += device.launch_seconds * extra.backward_kernels + heads * device.head_seconds[1]
@@ -256,75 +238,6 @@ def pass_seconds(device: Device, size: float, kernels: int = 1) -> float:
 def memory_rate(device: Device) -> float:
     """Achieved bytes/second of the device's memory."""
     return device.memory_bandwidth * device.memory_share
-
-
-def product_flops(product: Product, rows: int) -> int:
-    """FLOPs of a matrix product."""
-    return 2 * product.batch.at(rows) * product.m.at(rows) * product.n.at(rows) * product.k.at(rows)
-
-
-def efficiency(
-    product: Product, dtype: str, device: Device, rows: int, kernels: TorchKernels | None = None,
-    convolution: bool = False,
-) -> float:  # fmt: skip
-    """The share of the device's peak rate for `dtype` that a product reaches: by shape where tiles are known; of
-    torch's own kernels where these are."""
-    if not device.multiprocessors:
-        return device.efficiency(dtype, product_flops(product, rows))
-    sizes = (product.batch.at(rows), product.m.at(rows), product.n.at(rows), product.k.at(rows))
-    summed = product.k.per_row > 0 and product.m.per_row == product.n.per_row == 0
-    if kernels is None:
-        share = shape_share(device, dtype, *sizes, rows=summed)
-    else:
-        share = kernel_share(device, dtype, sizes, kernels, summed=summed, convolution=convolution)
-    return device.efficiency(dtype, LARGE) * share * (1 - (1 - _sustained(device, dtype, kernels)) * share)
-
-
-def _sustained(device: Device, dtype: str, kernels: TorchKernels | None) -> float:
-    """What is left of the rate of `dtype` on a warm chip; plain instructions, which take less power, lose nothing (one
-    H200, 51 TFLOP/s in float32 from the first to the last of 1.6 seconds)."""
-    if device.rate(dtype) <= device.rate("float32"):
-        return 1.0
-    return device.sustained if kernels is None else kernels.sustained
-
-
-def _products_seconds(
-    op: Op, products: Sequence[Product], flops: int, numbers: OpNumerics, device: Device, settings: RunSettings,
-    rows: int,
-) -> float:  # fmt: skip
-    """Seconds of an op's arithmetic; FLOPs that no product accounts for run at the efficiency of one large product."""
-    rate = device.rate(numbers.dtype)
-    if not products:
-        return flops / (rate * device.efficiency(numbers.dtype, flops)) if flops else 0.0
-    computed, backward = _computed_share(op, settings, device, rows), products is op.backward_products
-    kernels = torch_kernels(device, settings)
-    total = 0.0
-    for product in products:
-        own = product_flops(product, rows)
-        if own:
-            most = _most(op, product, numbers.dtype, device, settings, rows, causal=computed < 1, backward=backward)
-            # What was measured of a kernel of attention is its own, not a product's.
-            if kernels is None or op.kind != "attention" or makes_scores(op, settings, device.backend):
-                most = min(most, efficiency(product, numbers.dtype, device, rows, kernels, op.kind == "convolution"))
-            total += computed * own / (rate * most)
-    return total
-
-
-def _most(
-    op: Op, product: Product, dtype: str, device: Device, settings: RunSettings, rows: int, *, causal: bool,
-    backward: bool,
-) -> float:  # fmt: skip
-    """The most of the rate of `dtype` that one of an op's products reaches."""
-    kernels = torch_kernels(device, settings)
-    warm = _sustained(device, dtype, kernels)
-    if kernels is None or (op.kind == "attention" and makes_scores(op, settings, device.backend)):
-        return warm * _flash_share(op, settings, device, backward=backward)
-    if op.kind == "attention":
-        share = attention_share(op, kernels, device, dtype, rows, causal=causal, backward=backward)
-        return warm * (share / FLASH_REMAKES if backward and len(op.backward_products) <= PLAIN_PRODUCTS else share)
-    if op.kind == "convolution":
-        return min(warm, convolution_share(op, product, kernels, device, dtype, rows, backward=backward))
-    return warm
 
 
 def _has_backward(op: Op) -> bool:
@@ -409,28 +322,6 @@ def _traffic(op: Op, settings: RunSettings, backend: Backend, rows: int, kept: f
         forward_kernels=FORWARD_KERNELS,
         backward_kernels=BACKWARD_KERNELS,
     )
-
-
-def _flash_share(op: Op, settings: RunSettings, device: Device, *, backward: bool) -> float:
-    """The most of the peak rate an op's products reach: flash kernels have their own ceiling."""
-    if op.kind != "attention" or makes_scores(op, settings, device.backend):
-        return 1.0
-    if device.backend != "cuda":  # of four products, as they were measured; the default is a GPU's
-        return 1.0 if device.flash_shares == FLASH_SHARES else device.flash_shares[backward]
-    known = {"flash1": device.first_flash_shares, "flash": device.flash_shares, "tuned": device.tuned_shares}
-    forward, behind = known[settings.attention]
-    if not backward:
-        return forward
-    return behind / (FLASH_REMAKES if len(op.backward_products) <= PLAIN_PRODUCTS else 1.0)
-
-
-def _computed_share(op: Op, settings: RunSettings, device: Device, rows: int) -> float:
-    """The share of an attention op's products that its kernel computes: a flash one leaves out what a mask hides."""
-    fused = op.kind == "attention" and device.backend == "cuda" and not makes_scores(op, settings, device.backend)
-    if not fused or not op.products or not CAUSAL.match(op.arguments):
-        return 1.0
-    positions = op.products[0].n.at(rows)
-    return min(1.0, (1 + FLASH_BLOCK / positions) / 2) if positions else 1.0
 
 
 def score_elements(op: Op, rows: int) -> int:

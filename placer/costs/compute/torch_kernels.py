@@ -18,15 +18,14 @@ import re
 from math import ceil
 
 from placer.cluster.cluster import Device
-from placer.cluster.kernels import TorchKernels
+from placer.cluster.kernels import FILL, TorchKernels
 from placer.costs.compute.tile_quantization import LIES_IN, Alignment, shape_share
 from placer.costs.precision import TENSOR_FLOAT, OpNumerics
 from placer.graph import ITEM_BYTES, Op, Product
 from placer.plans.settings import RunSettings
 
-# Fitted on one H200 (six shapes of attention, 26 November 2026; `examples.measured.calibrated.ops`).
-FILL = 192
-# Exponentials of a score are worth so many elements of a head; the head of which shares are told.
+# Exponentials of a score are worth so many elements of a head, and the head of which shares are told: fitted on one
+# H200 (six shapes of attention, 26 November 2026; `examples.measured.calibrated.ops`).
 HEAD, WIDE = 64, 128
 TILE = 128
 ALL_ALIKE: Alignment = ((1, 1.0),)
