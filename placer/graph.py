@@ -334,6 +334,11 @@ class Graph:
                     users.setdefault(name, []).append(index)
         return {name: tuple(where) for name, where in users.items() if len(where) > 1}
 
+    @cached_property
+    def trained_types(self) -> frozenset[str]:
+        """The types of what is trained, as captured."""
+        return frozenset(one.dtype for one in self.parameters.values() if one.trainable and not one.buffer)
+
     def _total(self, field: str) -> int:
         counts = Counter(block.kind for block in (self.prologue, *self.blocks))
         sizes = {kind: affine_sum(getattr(op, field) for op in self.classes[kind].ops) for kind in counts}

@@ -9,7 +9,7 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan, Recompute, Stage, recompute_word, replica_rows
 from placer.plans.schedule import LOOPING, SPLIT_BACKWARD, structure_violation
 from placer.plans.transfers import position_of
-from placer.program.buckets import shard_units, shared_parameters, trained_types
+from placer.program.buckets import parameter_dtype, shard_units, shared_parameters, trained_types
 from placer.rules.rows import whole_batch_reason
 from placer.spmd.device_graph import require_layout
 
@@ -200,6 +200,8 @@ def _sharding(plan: Plan) -> Iterator[str]:
 
 def _mixed(plan: Plan) -> Iterator[str]:
     """FSDP2 shards together what is of one type."""
+    if len({parameter_dtype(dtype, plan.settings) for dtype in plan.graph.trained_types}) < 2:
+        return
     for index, stage in enumerate(plan.stages):
         for unit in shard_units(plan, index) if stage.by_fsdp and stage.replicas > 1 else ():
             types = trained_types(plan, unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,12 +19,13 @@ from placer.legality.known_rules import READS, READS_OF_CUT, READS_OF_STAGE, Kno
 from placer.legality.structure import STRUCTURE
 from placer.plans.plan import Plan, Stage
 from placer.plans.settings import RunSettings
-from placer.search.evaluator import Evaluator
+from placer.search.evaluator import Evaluator, Score
 from placer.search.problem import Problem
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.moves.neighbourhood import Neighbourhood, tidied
 from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import repaired
+from placer.strategies.moves.speed import evaluation_speed
 from placer.strategies.moves.table import MOVES, drawn, kinds, moved
 from problems import cluster, device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
 
@@ -98,6 +100,28 @@ def test_plans_whose_replicas_are_cut_are_scored_so_too() -> None:
             agreed(evaluator, tidied(plan))  # whose layouts have other numbers
             split += any(stage.degree > 1 for stage in plan.stages)
     assert split > 30
+
+
+def calls_a_plan(layers: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Python functions called to score a neighbouring plan of a model, in the walk of `placer bench evaluate`."""
+    counts, score = Counter[str](), Evaluator.score
+
+    def counted(self: Evaluator, plan: Plan) -> Score:
+        counts["plans"] += 1
+        sys.setprofile(lambda _frame, event, _what: counts.update([event]))
+        found = score(self, plan)
+        sys.setprofile(None)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Evaluator, "score", counted)
+        evaluation_speed(problem(gpt_graph(layers=layers, rows=64), nodes(device(), per_node=8, count=4), rows=64), 300)
+    return counts["call"] / counts["plans"]
+
+
+def test_what_a_neighbouring_plan_costs_does_not_grow_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = calls_a_plan(8, monkeypatch), calls_a_plan(64, monkeypatch)
+    assert large < 1.7 * small  # eight times the layers
 
 
 @pytest.mark.parametrize("kind", MAKERS)
