@@ -27,6 +27,7 @@ from placer.plans.settings import Precision, RunSettings
 from placer.rules.opaque import OpaqueCost
 from placer.search.asked import Budget, budget_of, parse_pins, pin_texts, require_islands
 from placer.search.judge import solve_with
+from placer.search.played import apart
 from placer.search.problem import Pins, Problem, Solution
 from placer.search.progress import Progress
 from placer.search.progress_line import heard_by, progress_line
@@ -207,7 +208,7 @@ def completed(problem: Problem, found: Solution, strategy: str = "auto") -> Plan
         print(f"placer: {note}", file=sys.stderr)
     whole = (f"the batch is not divided, neither over replicas nor in microbatches: {problem.whole_batch}",)
     notes = (*problem.graph.notes, *(whole if problem.whole_batch else ()))
-    assumptions = tuple(dict.fromkeys((*notes, *best.assumptions, *early)))
+    assumptions = tuple(dict.fromkeys((*notes, *best.assumptions, *apart(problem, best), *early)))
     asked = Asked(
         strategy=strategy, pins=pin_texts(problem.pins), budget=problem.budget, islands=problem.islands
     )  # fmt: skip

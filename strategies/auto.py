@@ -1,5 +1,7 @@
 """`auto`: every baseline and the exact search; the best estimate wins, so that no baseline is ever better.
 
+What is best by estimate is played event by event before it wins: where that takes longer, the next best may.
+
 On many devices another process runs the baselines beside the search, unless evaluations are counted.
 Only the winner is lowered to see whether its communication holds; where a baseline's does not, it goes on to its next.
 Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
@@ -25,6 +27,7 @@ from placer.errors import Infeasible
 from placer.plans.plan import Alternative
 from placer.plans.transfers import is_chain
 from placer.search.judge import ROUNDING, Verdict, judge
+from placer.search.played import step_seconds
 from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.search.progress_line import tell
 from placer.strategies.background import MANY_DEVICES, Forked
@@ -48,11 +51,27 @@ LEAST = {CUTS: 0.3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """What one strategy found, judged again; `verdict` is not on communication before `_settle`."""
+    """What one strategy found, judged again; `verdict` is not on communication before `_settle`.
+
+    played: seconds of its step, where `_settle` had it played event by event.
+    """
 
     name: str
     found: Solution | Infeasible
     verdict: Verdict | None
+    played: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step of what it found, as far as is known."""
+        assert self.verdict is not None
+        return self.verdict.seconds if self.played is None else self.played
+
+    @property
+    def order(self) -> tuple[float, int, int, int, str]:
+        """What results are compared by."""
+        assert self.verdict is not None
+        return (self.seconds, *self.verdict.order[1:])
 
     @property
     def evaluations(self) -> int:
@@ -214,16 +233,18 @@ def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Result:
 
 
 def _settle(problem: Problem, runs: list[_Result]) -> None:
-    """Judge the best of all in full; where it does not hold, its run anew or as lost, then the next best."""
+    """Judge the best of all in full and have it played; where it does not hold, its run anew or as lost, then the best
+    of what there is now."""
     while legal := _legal(runs):
-        best, winner = min(legal, key=lambda entry: entry[0].order)
-        verdict = judge(problem.costs, best.plan)
-        if verdict.legal:
+        best, winner = min(legal, key=lambda entry: entry[1].order)
+        if winner.played is not None:
             return
-        anew = isinstance(strategy(winner.name), Baseline)
-        runs[runs.index(winner)] = (
-            _run(winner.name, problem, lowered=True) if anew else replace(winner, verdict=verdict)
-        )
+        verdict = judge(problem.costs, best.plan)
+        anew = isinstance(strategy(winner.name), Baseline) and not verdict.legal
+        settled = replace(winner, verdict=verdict)
+        if verdict.legal:
+            settled = replace(winner, played=step_seconds(problem, best.plan))
+        runs[runs.index(winner)] = _run(winner.name, problem, lowered=True) if anew else settled
 
 
 def _budget_left(problem: Problem, runs: list[_Result]) -> int | None:
@@ -237,16 +258,16 @@ def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
     legal = _legal(runs)
     if not legal:
         return _binding(runs)
-    best, winner = min(legal, key=lambda entry: entry[0].order)
+    best, winner = min(legal, key=lambda entry: entry[1].order)
     solved = [run.found for run in runs if isinstance(run.found, Solution)]
     # What is proven of chains of stages says nothing of a graph of them.
     proven = is_chain(best.plan)
     bounds = [found.bound for found in solved if proven and found.bound is not None]
     return Solution(
         plan=replace(best.plan, strategy=winner.name),
-        bound=_bound(bounds, best.seconds),
+        bound=_bound(bounds, best.seconds, min(verdict.seconds for verdict, _ in legal)),
         left_out=tuple(dict.fromkeys(kind for found in solved for kind in found.left_out)),
-        alternatives=tuple(_alternative(run, best) for run in runs if run is not winner),
+        alternatives=tuple(_alternative(run, winner) for run in runs if run is not winner),
         evaluations=sum(run.evaluations for run in runs),
         ended=ended or next((found.ended for found in solved if found.ended), ""),
     )
@@ -263,21 +284,27 @@ def _binding(runs: Sequence[_Result]) -> Infeasible:
     return Infeasible(binding=f"{over}{found.binding})", advice="Give it a larger one")
 
 
-def _bound(bounds: Sequence[float], seconds: float) -> float | None:
-    """What is proven of the plan of so many seconds: nothing where it is of a kind that no exact search tries."""
-    if not bounds or seconds < max(bounds) * (1 - ROUNDING):
+def _bound(bounds: Sequence[float], seconds: float, least: float) -> float | None:
+    """What is proven of the plan of so many seconds: nothing where it, or one of `least` seconds that is slower when
+    played, is of a kind that no exact search tries."""
+    if not bounds or least < max(bounds) * (1 - ROUNDING):
         return None
     return min(max(bounds), seconds)
 
 
-def _alternative(run: _Result, best: Verdict) -> Alternative:
+def _alternative(run: _Result, winner: _Result) -> Alternative:
     if isinstance(run.found, Infeasible):
         return Alternative(name=run.name, step_seconds=None, reason=run.found.binding)
-    verdict = run.verdict
+    verdict, best = run.verdict, winner.verdict
     assert verdict is not None
+    assert best is not None
     if not verdict.legal:
         return Alternative(name=run.name, step_seconds=None, reason=verdict.complaint)
-    return Alternative(name=run.name, step_seconds=verdict.seconds, reason=why_slower(verdict, best))
+    reason = why_slower(verdict, best)
+    if run.seconds != verdict.seconds and run.seconds > winner.seconds:
+        slower = f"{run.seconds / winner.seconds - 1:.1%} slower in all"
+        reason = f"played event by event; {1e3 * verdict.seconds:.3g} ms by estimate, {slower}"
+    return Alternative(name=run.name, step_seconds=run.seconds, reason=reason)
 
 
 WORDS = {

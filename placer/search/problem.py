@@ -59,7 +59,8 @@ class Problem:
 
     budget: evaluated plans. until: when to end with the best so far, by the clock of `time.perf_counter`. progress:
     who listens to what searches find. known_plans: legal plans of it, which searches by moves begin with.
-    known_layouts: what `strategies.intra_op` made, for problems made of this one. islands: populations of a search that
+    known_layouts: what `strategies.intra_op` made, for problems made of this one. known_steps: seconds of plans that
+    were played event by event. islands: populations of a search that
     may have several (None: as it does by itself). resume: the file that such a search is kept in, and goes on from.
     """
 
@@ -79,6 +80,7 @@ class Problem:
     known_layouts: dict[Hashable, tuple[Graph, tuple[Layout, ...]]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    known_steps: dict[Hashable, float] = field(default_factory=dict, compare=False, repr=False)
 
     def found(self, step_seconds: float) -> None:
         """Tell who listens that a legal plan of so many seconds a step is known."""

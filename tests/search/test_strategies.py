@@ -8,12 +8,16 @@ from dataclasses import replace
 import pytest
 
 from graphs import BlockSpec, chain_graph, gpt_graph
+from placer import simulator
 from placer.cluster.cluster import Cluster, Link
 from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.legality import check
+from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
+from placer.search import played
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import BUILT_IN, Pins, Problem, Solution, strategy
+from placer.simulator import Timeline
 from placer.strategies.inter_op import search as stages
 from placer.strategies.space.outline import outlines
 from problems import cluster, device, nodes, problem, random_problem
@@ -218,3 +222,33 @@ def test_an_unknown_strategy_lists_the_known_ones() -> None:
 
 def test_infeasible_reads_as_a_sentence() -> None:
     assert str(Infeasible(binding="memory", advice="More devices")) == "memory. More devices"
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, plan: Plan, factor: float) -> None:
+    """Let a step of `plan` take so much longer when it is played event by event."""
+    simulated = simulator.simulate
+
+    def slower(given: Plan) -> Timeline:
+        found, times = simulated(given), factor if given.stages == plan.stages else 1.0
+        return replace(found, ledger=replace(found.ledger, step_seconds=times * found.ledger.step_seconds))
+
+    monkeypatch.setattr(played, "simulate", slower)
+
+
+def test_auto_takes_the_next_best_where_the_best_is_slower_when_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = solve_with(small(), "auto")
+    slowed(monkeypatch, first.plan, 10.0)
+    found = solve_with(small(), "auto")
+    assert found.plan.stages != first.plan.stages
+    lost = {entry.name: entry for entry in found.alternatives}[first.plan.strategy]
+    assert "played event by event" in lost.reason
+    assert lost.step_seconds == pytest.approx(10 * seconds(first), rel=played.APART)
+
+
+def test_a_plan_tells_where_it_is_not_as_fast_as_predicted_when_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = small()
+    best = solve_with(given, "stages").plan
+    assert not played.apart(given, best)
+    slowed(monkeypatch, best, 2.0)
+    (told,) = played.apart(small(), best)
+    assert "longer than predicted" in told
