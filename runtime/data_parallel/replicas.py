@@ -142,6 +142,7 @@ class FsdpReplica(Replica):
         for block in stage.blocks:
             if any(parameter.dim() for parameter in block.parameters()):
                 self._shard(block, mesh, gives_up)
+                block.gives_up = gives_up
         # The root is used by several blocks: it stays gathered from forward to backward.
         self._root = self._shard(stage, mesh, False)
 

@@ -70,7 +70,10 @@ def stage_code(cut: CutModel, first: int, last: int, produces: Iterable[str]) ->
 
 
 class BlockModule(nn.Module):
-    """The parameters of a block; with a `rerun` it runs again in backward (recompute)."""
+    """The parameters of a block; with a `rerun` it runs again in backward (recompute).
+
+    gives_up: its parameters' memory is given up when it has run, so that it returns no view of them.
+    """
 
     def __init__(self, state: Mapping[str, torch.Tensor], rerun: Rerun | None = None) -> None:
         super().__init__()
@@ -79,11 +82,19 @@ class BlockModule(nn.Module):
             put(self.own, name, tensor)
         self.places = {f"p:{name}": _place(self.own, name) for name in state}
         self.rerun = rerun
+        self.gives_up = False
         self.observer: Observer = Relay()
         self.run: Runner = OP_BY_OP
 
     def forward(self, mode: PassContext, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
         """The outputs of `code`; values that are None are this block's own parameters and buffers."""
+        made = self._forward(mode, code, *values)
+        if not self.gives_up:
+            return made
+        held = {one.untyped_storage()._cdata for one in self.parameters()}
+        return tuple(one.clone() if one.untyped_storage()._cdata in held else one for one in made)
+
+    def _forward(self, mode: PassContext, code: BlockCode, *values: torch.Tensor | None) -> Tensors:
         given = tuple(
             _at(self.places[name]) if value is None else value for name, value in zip(code.inputs, values, strict=True)
         )

@@ -150,6 +150,20 @@ def added() -> nn.Module:
     return DelicateStack(AddedLayer)
 
 
+class Gated(DelicateStack):
+    """A gate for each layer, of one parameter that is taken apart before the first: views that later blocks read."""
+
+    def __init__(self) -> None:
+        super().__init__(AddedLayer)
+        self.gates = nn.Parameter(torch.randn(4, SIDE))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer, gate in zip(self.layers, self.gates, strict=False):
+            x = layer(x) * gate
+        loss: torch.Tensor = (self.head(x) - y).square().mean()
+        return loss
+
+
 class CentredWords(nn.Module):
     """Classes at four positions, which numbers stand for, where rows meet: its loss is not divided."""
 

@@ -1,5 +1,6 @@
 """Weights that no gradient reaches: as on one device they have none, and the optimizer leaves them as they are. And
-those that one reaches which is easily spoiled: made of values that a rank without rows makes up, or shared.
+those that one reaches which is easily spoiled: made of values that a rank without rows makes up, shared, or read as
+views that outlive the block that made them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def test_what_no_gradient_reaches_stays_as_on_one_device(case: Case) -> None:
 
 ROOTED = Case(model="execute_models:rooted", shapes=DELICATE, positions=2, replicas=2, microbatches=(4, 3, 1))
 ADDED = Case(model="execute_models:added", shapes=DELICATE, positions=2, schedule="zero-bubble", microbatches=(8,))
+GATED = Case(
+    model="execute_models:Gated", shapes=DELICATE, replicas=2, sharding="parameters", microbatches=(4, 3, 1)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,8 @@ ADDED = Case(model="execute_models:added", shapes=DELICATE, positions=2, schedul
         replace(ROOTED, sharding="parameters"),
         replace(ROOTED, recompute=True),
         ADDED,
+        GATED,
+        replace(GATED, recompute=True),
     ],
     ids=str,
 )
