@@ -59,6 +59,8 @@ class Executor:
     #: Whether each step keeps the whole model's gradients, before clipping, in `last_gradients` of rank 0 (slow; to be
     #: set on all ranks alike).
     keeps_gradients: bool = False
+    #: Whether `load` joined the process group, so that it is left in the end.
+    joined: bool = False
     last_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -178,6 +180,6 @@ class Executor:
 
     def close(self) -> None:
         """Leave the process group if `load` joined one; call it at the end of main()."""
-        if dist.is_initialized():
+        if self.joined and dist.is_initialized():
             dist.barrier()
             dist.destroy_process_group()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from placer import legality
@@ -79,7 +80,7 @@ def load(
     require_compilable(plan, compile)
     if optimizer is not None:
         require_elementwise(plan, optimizer)
-    timeout_seconds = patience(timeout_seconds, compile)
+    timeout_seconds, met = patience(timeout_seconds, compile), dist.is_initialized()
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
     source = meta_model(plan, model, device, weights)
@@ -94,7 +95,9 @@ def load(
     groups = Groups(programs, (*rank_groups(plan), *(columns(plan) if relaxed else ())), timeout_seconds)
     run = Compiler(compile, device).run if compile else OP_BY_OP
     state = rank_state(rank_model, programs[rank], groups, fill=rank_model.weights.fill, run=run, relaxed=relaxed)
-    return _executor(rank_model, state, groups, optimizer, synchrony)
+    executor = _executor(rank_model, state, groups, optimizer, synchrony)
+    executor.joined = not met
+    return executor
 
 
 def loaded_alone(

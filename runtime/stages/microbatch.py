@@ -101,10 +101,10 @@ def _require_like(entry: Input, given: torch.Tensor, rows: int, dtype: torch.dty
             "with its size"
         )
     if given.dtype != dtype:
-        raise UsageError(
-            f"input {entry.name} is {str(given.dtype).removeprefix('torch.')}, and the plan, in its precision, takes "
-            f"{str(dtype).removeprefix('torch.')}; give .to({dtype}), or plan again with a batch like this one"
-        )
+        have, want = (str(one).removeprefix("torch.") for one in (given.dtype, dtype))
+        cast = "" if given.is_floating_point() and not dtype.is_floating_point else f"give .to({dtype}), or "
+        again = f"plan again with a batch like this one: {entry.name}={'x'.join(map(str, found))}:{have}"
+        raise UsageError(f"input {entry.name} is {have}, and the plan, in its precision, takes {want}; {cast}{again}")
 
 
 def microbatch_rows(plan: Plan, position: int, replica: int) -> tuple[range, ...]:

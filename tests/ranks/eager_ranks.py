@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from examples.parity.cases import capture_of, run_case
 from placer import tracer
@@ -38,6 +39,15 @@ def trained(plan: Plan) -> Trained:
         return Trained(
             losses=losses, state=executor.full_state_dict(), evaluated=executor.evaluate(next(batches(plan)))
         )
+
+
+def group_after_close(plan: Plan) -> bool:
+    """Whether the process group that this rank had before it loaded `plan` is there when the executor is closed."""
+    with world():
+        executor = load(plan, capture=capture_of(plan))
+        executor.step(next(batches(plan)))
+        executor.close()
+        return dist.is_initialized()
 
 
 def loaded_again(plan: Plan) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eager_ranks import differences, loaded_again, on_one_device, trained
+from eager_ranks import differences, group_after_close, loaded_again, on_one_device, trained
 from examples.parity.cases import Case, plan_of
 from execute_models import DELICATE
 from placer.plans.plan import Sharding
@@ -71,3 +71,7 @@ def test_weights_that_are_loaded_after_an_evaluation_are_those_that_train(shardi
     plan = plan_of(replace(CASES[0], model="execute_models:added", shapes=DELICATE, sharding=sharding))
     for plain, evaluated in on_ranks(2, loaded_again, plan):
         assert all(torch.equal(plain[name], evaluated[name]) for name in plain)
+
+
+def test_closing_an_executor_leaves_a_group_alone_that_somebody_else_made() -> None:
+    assert all(on_ranks(2, group_after_close, plan_of(CASES[0])))

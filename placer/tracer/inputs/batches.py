@@ -83,7 +83,7 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
     require_countable(sizes)
     require_rows(sizes)
     require_positions(model, sizes)
-    return _batch(found, assumptions)
+    return _batch(found, (*assumptions, *(_taken_by_name(found) if config is None else ())))
 
 
 def with_integer_labels(batch: Batch, taken: Collection[str]) -> Batch | None:
@@ -208,6 +208,19 @@ def _given_dtype(name: str, value: object) -> torch.dtype | None:
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "bool")
 
 
+# Inputs of these names are taken for whole numbers where no type is given; of the second ones it is told.
+COUNTED = ("_ids", "ids", "labels", "label", "tokens", "index", "idx")
+MAYBE_COUNTED = ("mask", "targets", "target")
+
+
 def _likely_dtype(name: str) -> torch.dtype:
-    integer = name.endswith(("_ids", "ids", "labels", "label", "mask", "tokens", "targets", "target", "index", "idx"))
-    return torch.int64 if integer else torch.get_default_dtype()
+    return torch.int64 if name.endswith((*COUNTED, *MAYBE_COUNTED)) else torch.get_default_dtype()
+
+
+def _taken_by_name(found: Mapping[str, object]) -> tuple[str, ...]:
+    """What is told of inputs of a model of one's own whose names alone say that they are whole numbers."""
+    names = [name for name, value in found.items() if name.endswith(MAYBE_COUNTED) and not _given_dtype(name, value)]
+    if not names:
+        return ()
+    said = ",".join(f"{name}={'x'.join(map(str, _shape(name, found[name])))}:float32" for name in names)
+    return (f"{', '.join(names)} of the batch taken for int64 by name; write {said} for floating numbers",)
