@@ -277,7 +277,8 @@ def _binding(runs: Sequence[_Result]) -> Infeasible:
     """What the exact search says binds, or the last other one; where a budget ended all but the baselines, that it
     did."""
     failed = [(run.name, run.found) for run in reversed(runs) if isinstance(run.found, Infeasible)]
-    name, found = next((one for one in failed if one[0] not in (*BASELINES, *INSTEAD)), failed[0])
+    searched = [one for one in failed if one[0] not in (*BASELINES, *INSTEAD)]
+    name, found = next((one for one in searched if one[0] == "stages"), next(iter(searched), failed[0]))
     if name not in BASELINES:
         return found
     over = f"the budget was over before anything but baselines was tried, and none has a legal plan ({name}: "

@@ -100,7 +100,12 @@ class ReplicaAxis:
         return tensor.requires_grad and size.per_row == 0 and size.fixed % degree == 0
 
 
-def longest_row(graph: Graph) -> int:
-    """Tokens of a row: dim 1 of the longest value of three dims between blocks, 0 where there is none."""
+def row_lengths(graph: Graph) -> tuple[int, ...]:
+    """Sizes of dim 1 of the values of three dims between blocks: tokens of a row, where it is a sequence."""
     made = (graph.value(reference) for block in graph.blocks for reference in block.inputs)
-    return max((value.shape[1].fixed for value in made if len(value.shape) == 3 and value.batched), default=0)
+    return tuple(sorted({value.shape[1].fixed for value in made if len(value.shape) == 3 and value.batched}))
+
+
+def longest_row(graph: Graph) -> int:
+    """Tokens of a row: the most of `row_lengths`, 0 where there is none."""
+    return max(row_lengths(graph), default=0)

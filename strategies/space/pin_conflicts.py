@@ -14,7 +14,7 @@ from placer.plans.plan import BY_FSDP, Sharding
 from placer.plans.schedule import BRANCHED, SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
 from placer.search.problem import Pins, Problem
-from placer.strategies.space.axes import longest_row
+from placer.strategies.space.axes import row_lengths
 from placer.strategies.space.outline import FIXED, MOST_VIRTUAL, microbatch_rows, schedule_name, whole_batch
 
 
@@ -80,7 +80,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
 def _axis_contradictions(problem: Problem) -> Iterator[str]:
     """What the model has too few of for the pinned axes."""
     expert, sequence = problem.pins.expert or 1, problem.pins.sequence or 1
-    experts, tokens = expert_counts(problem.graph), longest_row(problem.graph)
+    experts, tokens = expert_counts(problem.graph), row_lengths(problem.graph)
     if expert > 1 and not experts:
         yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts"
     elif expert > 1 and experts[0] < expert:
@@ -93,8 +93,9 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
         )
     if sequence > 1 and not tokens:
         yield f"pin sequence={sequence} contradicts the model {problem.graph.name}: its blocks pass no sequences on"
-    elif sequence > 1 and tokens % sequence:
-        yield f"pin sequence={sequence} contradicts the batch: its sequences of {tokens} tokens do not divide by it"
+    elif sequence > 1 and all(length % sequence for length in tokens):
+        lengths = " and ".join(map(str, tokens))
+        yield f"pin sequence={sequence} contradicts the batch: its sequences of {lengths} tokens do not divide by it"
 
 
 def _schedule_contradictions(problem: Problem) -> Iterator[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 import problems
 from examples.parity.cases import captured_graph
+from placer.api import capture
+from placer.cli.options import parsed_loads
 from placer.errors import InfeasibleError, UsageError
 from placer.graph import Graph
 from placer.plans.plan import Plan
@@ -16,6 +20,7 @@ from placer.plans.settings import RunSettings
 from placer.search.asked import parse_pins
 from placer.search.judge import broken_pins, solve_with
 from placer.search.problem import BUILT_IN, Problem
+from placer.strategies.space.axes import row_lengths
 from placer.strategies.space.outline import shardings
 from placer.strategies.space.pin_conflicts import require_pins
 from split_blocks import chain_of, mlp
@@ -96,7 +101,34 @@ def test_sequences_that_do_not_divide_are_refused() -> None:
         solve_with(problems.problem(odd, machines, pins=parse_pins(("sequence=4",), odd)), "stages")
 
 
+class Transposed(torch.nn.Module):
+    """Twelve tokens, of which a block passes on the columns: fifteen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.mixing, self.head = torch.nn.Linear(8, 15), torch.nn.Linear(12, 12), torch.nn.Linear(15, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        columns = torch.tanh(self.mixing(torch.tanh(self.first(x)).transpose(1, 2)))
+        return torch.nn.functional.mse_loss(self.head(columns.transpose(1, 2)), y)
+
+
+def test_sequences_of_which_some_divide_are_cut() -> None:
+    model = capture(Transposed(), batch={"x": (6, 12, 8), "y": (6, 12, 3)})
+    assert row_lengths(model) == (12, 15)
+    machines = problems.cluster(*[problems.device()] * 2)
+    found = solve_with(problems.problem(model, machines, pins=parse_pins(("sequence=2",), model)), "stages")
+    assert dict(found.plan.layouts[0].axes) == {"sequence": 2}
+
+
 # -- experts
+
+
+def test_loads_that_are_no_numbers_are_not_taken_for_a_file() -> None:
+    assert math.isnan(parsed_loads("1,nan")[1])
+    with pytest.raises(UsageError, match="could not convert string to float: 'x'"):
+        parsed_loads("1,x")
+
 
 MIXTRAL = "examples.models:tiny_mixtral"
 
