@@ -6,6 +6,7 @@ totals     per value that ops take of the whole batch: its sum over the pieces
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -31,7 +32,8 @@ class BatchSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchValues:
-    """The values that sums are taken of, as a function of rows of a batch: `code` of the inputs `names`.
+    """The values that sums are taken of, as a function of rows of a batch: `code` of their share of it, by which means
+    over them count, and of the inputs `names`.
 
     It gives labels and class weights (None where there are none) of each of `counts`, then `totals` more.
     """
@@ -56,11 +58,11 @@ class BatchValues:
         return not self.counts and not self.totals
 
     @torch.no_grad()
-    def sums(self, pieces: Iterable[Batch]) -> BatchSums:
-        """The sums over `pieces`, which are the whole batch."""
+    def sums(self, pieces: Iterable[tuple[float, Batch]]) -> BatchSums:
+        """The sums over pieces and their shares of the rows, which are the whole batch."""
         counts, totals = [0.0] * len(self.counts), [torch.zeros((), dtype=one.dtype) for one in self.totals]
-        for piece in pieces:
-            values = self.code(*(piece[name] for name in self.names))
+        for share, piece in pieces:
+            values = self.code(share, *(piece[name] for name in self.names))
             for at, count in enumerate(self.counts):
                 counts[at] += counted(values[2 * at], count.ignore_index, values[2 * at + 1])
             totals = [total + value for total, value in zip(totals, values[2 * len(counts) :], strict=True)]
@@ -83,10 +85,13 @@ def _function(cut: CutModel, read: Read, wanted: list[fx.Node | None]) -> tuple[
         if node in needed:
             needed.update(node.all_input_nodes)
     root, graph = nn.Module(), fx.Graph()
+    share = graph.placeholder("share_of_rows")
     made: dict[fx.Node, fx.Node] = {}
     for node in order:
         if node in needed:
             made[node] = graph.node_copy(node, made.__getitem__)
+        if node in needed and cut.pieces.averages(node) == "rows":
+            made[node] = graph.call_function(operator.mul, (made[node], share))
         if node in needed and node.op == "get_attr":
             put(root, str(node.target), _state(cut, read, str(node.target)))
     graph.output(tuple(None if node is None else made[node] for node in wanted))

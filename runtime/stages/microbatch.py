@@ -73,7 +73,7 @@ class BatchSplit:
             return BatchSums()
         plan = self.plan
         rows = (one for replica in range(plan.meshes[0].replicas) for one in microbatch_rows(plan, 0, replica))
-        return self.values.sums(sliced(batch, plan.graph, one) for one in rows if len(one))
+        return self.values.sums((len(one) / plan.rows, sliced(batch, plan.graph, one)) for one in rows if len(one))
 
 
 def checked(batch: Batch, plan: Plan) -> Batch:

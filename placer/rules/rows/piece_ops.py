@@ -61,6 +61,7 @@ class PieceOp:
 
 
 SAME_OP = PieceOp()
+MEAN_OF_ROWS = PieceOp(mean="rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,7 @@ def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool, sorted_rows
         )
         if op.mean == "labels" and not all(value.given for value in given[1:]):
             continue
-        plain = from_batch and op == SAME_OP
+        plain = from_batch and op in (SAME_OP, MEAN_OF_ROWS)
         numbers = renumbers(call, [value.lay for value in given])
         yield PieceResult(values=tuple(PieceValue(numbers or lay, plain) for lay in lays), op=op)
 

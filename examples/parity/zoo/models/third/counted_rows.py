@@ -167,6 +167,16 @@ class Smoothed(Counted):
         return functional.cross_entropy(scores, y, label_smoothing=1.0 / n) + 1.0 / n
 
 
+class Weighed(Counted):
+    """Rows weighed by what the batch alone says, over the mean of the weights, and inputs less their mean."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        weight = x.abs().mean(1)
+        scores = self.last(torch.tanh(self.first(x - x.mean(0, keepdim=True))))
+        each = functional.cross_entropy(scores, y, reduction="none")
+        return (each * weight).mean() / weight.mean() + (each * (weight / weight.mean().square())).mean()
+
+
 class Waving(Counted):
     """A factor that no law of the rows gives."""
 
@@ -177,6 +187,6 @@ class Waving(Counted):
 _ENTRIES = (
     HardestRows, GhostNorm, Pieces, ManyRows, AtMostSeven, OneFewer, TableOfRows, PlaceOfCount, RolledByCount,
     Suppressed, ColumnPoisson, FilledByLabels, SolvedShared, Reciprocal, Unbiased, Smoothed,
-    Waving,
+    Weighed, Waving,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)
