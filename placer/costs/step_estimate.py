@@ -12,9 +12,11 @@ from placer.costs.communication.gradient_buckets import SIZES
 from placer.costs.costs import Costs, PricedStage
 from placer.costs.memory.in_flight import InFlight, in_flight_of, microbatches_in_flight
 from placer.costs.timing.after_backward import host_bytes
-from placer.costs.timing.branched import BranchedOrder
+from placer.costs.timing.branched import BranchedOrder, Messages
+from placer.costs.timing.played import Wire
 from placer.costs.timing.stage import StageSeconds, StageTimes
 from placer.costs.timing.step import StageCost, stalls, step_seconds
+from placer.costs.timing.ways import ways
 from placer.graph import affine_sum
 from placer.io.memo import once
 from placer.plans.known_stages import Microbatches
@@ -22,7 +24,7 @@ from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.order import plan_actions
 from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
-from placer.plans.transfers import is_chain, stage_graph, transfers
+from placer.plans.transfers import is_chain, position_of, stage_graph, transfers
 
 
 def estimate(plan: Plan) -> Ledger:
@@ -165,15 +167,6 @@ def _branched(
     own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
 ) -> tuple[float, float]:
     """Seconds of a step of a graph of stages, and how much of them messages cost."""
-    sent: dict[tuple[int, int, int], float] = {}
-    returned: dict[tuple[int, int, int], float] = {}
-    for transfer in transfers(plan):
-        source, target = plan.stages[transfer.source], own[transfer.target].mesh
-        messages = own[transfer.source].costs.messages
-        seconds = {rows: messages.between(source, target, transfer.values, rows) for rows in set(plan.microbatches)}
-        for number, rows in enumerate(plan.microbatches):
-            sent[transfer.source, transfer.target, number] = seconds[rows].forward
-            returned[transfer.source, transfer.target, number] = seconds[rows].backward
     forward, backward, weight = [], [], []
     for one, stage, cost in zip(own, plan.stages, stages, strict=True):
         passes = [one.costs.stage_times.full(stage, rows) for rows in plan.microbatches]
@@ -181,12 +174,35 @@ def _branched(
         forward.append([each.forward + each.gather_forward for each in passes])
         backward.append([each.whole_backward + more for each, more in zip(passes, adding, strict=True)])
         weight.append([each.weight + more for each, more in zip(passes, adding, strict=True)])
+    sent, returned = _messages(own, plan)
     step = BranchedOrder(
         order=plan_actions(plan), graph=stage_graph(plan), forward=forward, backward=backward, weight=weight,
         reduction=[cost.reduction for cost in stages], optimizer=[cost.optimizer for cost in stages], sent=sent,
         returned=returned,
     ).step()  # fmt: skip
     return step.seconds, step.communication
+
+
+def _messages(own: Sequence[PricedStage], plan: Plan) -> tuple[Messages, Messages]:
+    """The messages between stages, of each microbatch: values on, gradients back."""
+    found, at, network = transfers(plan), position_of(plan), own[0].costs.network
+    ends = [(at[one.source], at[one.target]) for one in found]
+    taken = ways([*ends, *[pair[::-1] for pair in ends]], [mesh.devices for mesh in plan.meshes], network)
+    sent: dict[tuple[int, int], tuple[Wire, ...]] = {}
+    returned: dict[tuple[int, int], tuple[Wire, ...]] = {}
+    for number, transfer in enumerate(found):
+        source, target = (own[stage] for stage in (transfer.source, transfer.target))
+        between = source.costs.messages.between
+        seconds = {
+            rows: between(source.known.stage, target.mesh, transfer.values, rows) for rows in set(plan.microbatches)
+        }
+        pair, ours, theirs = (transfer.source, transfer.target), source.mesh.devices, target.mesh.devices
+        forward, backward = network.messages(ours, theirs, 0), network.messages(theirs, ours, 0)
+        out, back = taken[number], taken[number + len(found)]
+        sent[pair] = tuple(out.wire(seconds[rows].forward, forward) for rows in plan.microbatches)
+        if transfer.differentiable:
+            returned[pair] = tuple(back.wire(seconds[rows].backward, backward) for rows in plan.microbatches)
+    return sent, returned
 
 
 def _sent(own: Sequence[PricedStage], plan: Plan) -> int:

@@ -13,6 +13,7 @@ import placer
 from clusters import INSIDE, SLOW, cluster
 from graphs import BlockSpec, branching_graph, branching_graphs
 from pipeline_plans import pipeline_plan
+from placer.cluster.cluster import Link
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.legality import check
@@ -118,6 +119,30 @@ def test_a_pipeline_of_branches_is_estimated_as_it_is_simulated(graph: Graph, da
     parts = (Stage(first=a, last=b, devices=(stage % positions,)) for stage, (a, b) in enumerate(cuts))
     plan = replace(plan, stages=tuple(parts), schedule=schedule)
     assume(not check(plan) and not is_chain(plan))
+    estimated, simulated = placer.estimate(plan).step_seconds, placer.simulate(plan).ledger.step_seconds
+    assert abs(estimated - simulated) <= 0.02 * simulated
+
+
+@settings(max_examples=60)
+@given(branching_graphs(), st.data())
+def test_messages_of_branches_wait_for_ports_and_for_nodes(graph: Graph, data: st.DataObject) -> None:
+    """Links so slow that messages of a position, or those through a node, wait for each other."""
+    count, replicas, kinds = len(graph.blocks), data.draw(st.integers(1, 2)), st.sampled_from([1e-6, 1e-4])
+    places = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    names = {place: index for index, place in enumerate(dict.fromkeys(places))}
+    inside, out = (
+        Link(name="wire", latency_seconds=data.draw(kinds), bandwidth=10.0 ** data.draw(st.integers(7, 10)))
+        for _ in range(2)
+    )
+    machines = cluster(nodes=4, per_node=2, device=SLOW, inside=inside, out=out)
+    # Replicas that stand unlike are priced as one that waits for all that any of them waits for.
+    standing = data.draw(st.permutations(range(8))) if replicas == 1 else tuple(range(8))
+    devices = [tuple(standing[replicas * at : replicas * (at + 1)]) for at in range(len(names))]
+    microbatches = data.draw(st.sampled_from([(8,), (4, 4), (4, 4, 2), (2, 2, 2, 2)]))
+    plan = pipeline_plan(graph, microbatches=microbatches, machines=machines)
+    stages = tuple(Stage(first=i, last=i + 1, devices=devices[names[place]]) for i, place in enumerate(places))
+    plan = replace(plan, stages=stages, schedule="branched" if len(stages) > 1 else "1f1b")
+    assume(not check(plan))
     estimated, simulated = placer.estimate(plan).step_seconds, placer.simulate(plan).ledger.step_seconds
     assert abs(estimated - simulated) <= 0.02 * simulated
 

@@ -3,23 +3,30 @@
     step = max over positions of (end of its last action + reduction) + fixed + max over positions of optimizer
 
 since nobody updates before all have met in the world's own collectives. An action starts when its position is free and
-what it reads is there. A message takes its seconds from when it is made and its reader has done all that comes before
-it in the order of its program: what the reader begins, in the times of that order, before the message is made.
+what it reads is there. Either end of a message comes to it where its program has it, in the times of the plan's order:
+behind what makes it and, at the reader, behind what it has begun before the message is made (`played`). What a stage
+reduces follows its last action.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from placer.costs.timing.played import Turn, Wire, played
 from placer.plans.schedule import Action, Actions, milestone, prerequisites, timetable
 from placer.plans.stage_graph import StageGraph
 
-# (stage that makes, stage that reads, microbatch) -> seconds of the values on, or of their gradients back.
-MessageSeconds = Mapping[tuple[int, int, int], float]
+# (stage that makes, stage that reads) -> the messages of each microbatch: values on, or their gradients back.
+Messages = Mapping[tuple[int, int], Sequence[Wire]]
 # Of each stage the seconds of each microbatch.
 PassSeconds = Sequence[Sequence[float]]
+
+# A time, what comes first at it (messages, reductions, actions), then whatever makes the order that of programs.
+_Key = tuple[float, int, int, int]
+# An action, the number of a message, or the seconds of a reduction.
+_Entry = Action | int | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,46 +49,68 @@ class BranchedOrder:
     weight: PassSeconds
     reduction: Sequence[float]
     optimizer: Sequence[float]
-    sent: MessageSeconds
-    returned: MessageSeconds
+    sent: Messages
+    returned: Messages
 
     def step(self) -> BranchedStep:
         """The step, and how much shorter it would be if messages took no time."""
-        seconds, free = self._played(messages=True), self._played(messages=False)
-        return BranchedStep(seconds=seconds, communication=max(0.0, seconds - free))
+        wires, lines = list(self._messages.values()), self._lines()
+        seconds, free = max(played(lines, wires)), max(played(lines, [Wire(0.0, 0.0)] * len(wires)))
+        return BranchedStep(seconds=seconds + max(self._updates()), communication=max(0.0, seconds - free))
 
-    def _played(self, *, messages: bool) -> float:
-        times, at = timetable(self.order, self.graph), self.graph.at
-        starts = [[times[action][0] for action in line] for line in self.order]
-        made = {milestone(action): end for action, (_, end) in times.items()}
-        done: list[list[float]] = [[] for _ in self.order]
-        ends: dict[Action, float] = {}
-        for action in sorted(times, key=lambda one: (times[one][0], at[one.stage])):
-            position = at[action.stage]
-            begin = done[position][-1] if done[position] else 0.0
-            for need in prerequisites(action, self.graph):
-                arrived = ends[need]
-                if messages and at[need.stage] != position:
-                    # Equal starts come after: an end sorts before what begins then.
-                    before = bisect_left(starts[position], made[need])
-                    ready = done[position][before - 1] if before else 0.0
-                    arrived = max(arrived, ready) + self._message(need, action)
-                begin = max(begin, arrived)
-            ends[milestone(action)] = begin + self._seconds(action)
-            done[position].append(ends[milestone(action)])
-        reduced = zip(done, self._by_position(self.reduction), strict=True)
-        return max(line[-1] + behind for line, behind in reduced) + max(self._by_position(self.optimizer))
-
-    def _by_position(self, seconds: Sequence[float]) -> list[float]:
-        found = [0.0] * len(self.order)
-        for own, position in zip(seconds, self.graph.at, strict=True):
-            found[position] += own
+    @cached_property
+    def _messages(self) -> dict[tuple[Action, int], Wire]:
+        """By what is made, and the stage that reads it."""
+        found = {}
+        for (source, target), wires in self.sent.items():
+            found |= {(Action(source, "F", m), target): wire for m, wire in enumerate(wires)}
+        for (source, target), wires in self.returned.items():
+            found |= {(Action(target, "B", m), source): wire for m, wire in enumerate(wires)}
         return found
 
-    def _message(self, made: Action, read: Action) -> float:
-        sent = self.sent if made.kind == "F" else self.returned
-        ends = (made.stage, read.stage) if made.kind == "F" else (read.stage, made.stage)
-        return sent.get((*ends, made.microbatch), 0.0)
+    def _lines(self) -> list[list[Turn]]:
+        """Of each position its turns, in the order of its program (`placer.program.lowering`)."""
+        lines: list[list[Turn]] = [[] for _ in self.order]
+        met: list[list[int]] = [[] for _ in self.order]
+        numbers = {message: number for number, message in enumerate(self._messages)}
+        for _, entry, positions in sorted(self._entries(numbers), key=lambda one: one[0]):
+            for position in positions:
+                if isinstance(entry, int):
+                    met[position].append(entry)
+                    continue
+                lines[position].append(self._turn(entry, tuple(met[position]), numbers))
+                met[position].clear()
+        for line, left in zip(lines, met, strict=True):
+            line.append(Turn(left, (), 0.0))
+        return lines
+
+    def _entries(self, numbers: Mapping[tuple[Action, int], int]) -> Iterator[tuple[_Key, _Entry, tuple[int, ...]]]:
+        """All that positions come to with its place in the order, and whose it is."""
+        at, times = self.graph.at, timetable(self.order, self.graph)
+        for position, line in enumerate(self.order):
+            last = {action.stage: action for action in line}
+            for action in line:
+                start, end = times[action]
+                yield (start, 2, position, 0), action, (position,)
+                if last[action.stage] is action and self.reduction[action.stage]:
+                    yield (end, 1, position, 0), float(self.reduction[action.stage]), (position,)
+        made = {milestone(action): end for action, (_, end) in times.items() if action.kind != "W"}
+        for (action, reader), number in numbers.items():
+            ends = at[action.stage], at[reader]
+            yield (made[action], 0, ends[0], number), number, ends
+
+    def _turn(self, entry: Action | float, met: Sequence[int], numbers: Mapping[tuple[Action, int], int]) -> Turn:
+        if isinstance(entry, float):
+            return Turn(met, (), entry)
+        needs = ((need, entry.stage) for need in prerequisites(entry, self.graph))
+        return Turn(met, [numbers[need] for need in needs if need in numbers], self._seconds(entry))
+
+    def _updates(self) -> list[float]:
+        """Seconds of the update of each position."""
+        found = [0.0] * len(self.order)
+        for own, position in zip(self.optimizer, self.graph.at, strict=True):
+            found[position] += own
+        return found
 
     def _seconds(self, action: Action) -> float:
         stage, microbatch = action.stage, action.microbatch
