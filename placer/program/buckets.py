@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from placer.costs.precision import FLOATING
 from placer.graph import ITEM_BYTES, Graph, Parameter, Summed
+from placer.plans.gradient_order import ready_order
 from placer.plans.plan import Plan
 from placer.plans.settings import SIXTEEN_BITS, RunSettings
 from placer.plans.transfers import stage_of_block
@@ -159,22 +160,6 @@ def parameter_users(plan: Plan, stage: int) -> dict[str, list[int]]:
     return users
 
 
-def ready_order(graph: Graph, first: int, last: int) -> tuple[str, ...]:
-    """Trainable parameters of the blocks in the order their gradients become ready in backward.
-
-    Backward runs ops in reverse; a gradient is complete at the parameter's first use in forward. The parameters of one
-    op become ready in the order of its inputs, but for `linear`, whose bias comes before its transposed weight. Those
-    that no op reads come last.
-    """
-    uses: dict[str, tuple[int, int]] = {}
-    for position, names in enumerate(_uses(graph, first, last)):
-        for place, name in enumerate(names):
-            uses.setdefault(name, (-position, place))
-    unread = (name for index in range(first, last) for name in graph.blocks[index].parameters if name not in uses)
-    trained = (name for name in unread if graph.parameters[name].trainable and not graph.parameters[name].buffer)
-    return (*sorted(uses, key=uses.__getitem__), *dict.fromkeys(trained))
-
-
 def parameter_dtype(dtype: str, settings: RunSettings) -> str:
     """The type in which a parameter captured as `dtype`, and what one backward gives of its gradient, is in a run."""
     if dtype not in FLOATING:
@@ -198,17 +183,6 @@ def shard_bytes(parameter: Parameter, settings: RunSettings, ranks: int) -> int:
 
 def _span(plan: Plan, stage: int) -> tuple[int, int]:
     return plan.stages[stage].first, plan.stages[stage].last
-
-
-def _uses(graph: Graph, first: int, last: int) -> Iterator[list[str]]:
-    """The trainable parameters each op reads, op by op in forward order."""
-    for index in range(first, last):
-        block, kind = graph.blocks[index], graph.block_class(index)
-        for op in kind.ops:
-            local = [int(reference[1:]) for reference in op.inputs if reference.startswith("p")]
-            if "linear" in op.target:
-                local.reverse()
-            yield [block.parameters[i] for i in local if kind.parameters[i].trainable and not kind.parameters[i].buffer]
 
 
 def _filled(parameters: Mapping[str, Parameter], plan: Plan, names: Iterable[str]) -> Iterator[GradientBucket]:

@@ -6,15 +6,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import problems
 from graphs import BlockSpec, chain_graph
 from pipeline_plans import pipeline_plan
 from placer.cluster.cluster import Link
-from placer.costs.communication.gradient_buckets import SIZES, bucket_count, exposed_seconds
+from placer.costs.communication.gradient_buckets import SIZES, bucket_count, exposed_seconds, filled, seconds_after
 from placer.costs.step_estimate import costs_of, estimate, with_best_buckets
 from placer.errors import UsageError
-from placer.graph import Parameter
+from placer.graph import Graph, Parameter
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.program.buckets import shard_bytes
@@ -34,11 +36,11 @@ def machines(latency: float) -> Link:
     return Link(name="link", latency_seconds=latency, bandwidth=1e9)
 
 
-def data_parallel(latency: float, *, overlap: bool = True) -> Plan:
+def data_parallel(latency: float, *, graph: Graph = GRAPH, overlap: bool = True) -> Plan:
     """Two replicas of one stage."""
     made = problems.cluster(*[problems.device(bandwidth=1e12)] * 2, link=machines(latency))
     return pipeline_plan(
-        GRAPH, replicas=2, machines=made, microbatches=(2,), settings=RunSettings(clip_norm=None, overlap=overlap)
+        graph, replicas=2, machines=made, microbatches=(2,), settings=RunSettings(clip_norm=None, overlap=overlap)
     )
 
 
@@ -48,9 +50,30 @@ def test_what_is_exposed_is_the_last_bucket_or_what_the_backward_cannot_hide() -
 
     assert [bucket_count(1000, size) for size in (1000, 999, 250, 1)] == [1, 2, 4, 1000]
     # Four buckets of 1 + 2.5 s, the last of them ready at the end of the backward.
-    assert exposed_seconds(seconds, 1000, 250, beside=100.0) == 3.5
-    assert exposed_seconds(seconds, 1000, 250, beside=8.0) == 4 * 3.5 - 8.0 * 3 / 4
-    assert exposed_seconds(seconds, 1000, 250, beside=0.0) == 4 * 3.5
+    assert seconds_after(seconds, 1000, 250) == 4 * 3.5
+    assert exposed_seconds(seconds, (250,) * 4, beside=100.0) == 3.5
+    assert exposed_seconds(seconds, (250,) * 4, beside=8.0) == 4 * 3.5 - 8.0 * 3 / 4
+    assert exposed_seconds(seconds, (250,) * 4, beside=0.0) == 4 * 3.5
+    # The first is summed from a sixth of the backward on; the second waits for it, the third for its own gradients.
+    assert exposed_seconds(seconds, (100, 100, 400), beside=6.0) == pytest.approx(5.0)
+    assert exposed_seconds(seconds, (300, 300), beside=2.0) == pytest.approx(2 * 4.0 - 2.0 / 2)
+
+
+def test_buckets_are_closed_when_they_reach_the_cap_and_not_before() -> None:
+    assert filled((3, 3, 3, 3, 1), 5) == (6, 6, 1)
+    assert filled((3, 3), 6) == (6,)
+    assert filled((), 5) == ()
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 8 * MIB), min_size=1, max_size=8), st.sampled_from(SIZES[:5]), st.integers(6, 10))
+def test_gradients_of_any_sizes_are_exposed_as_the_simulator_plays_them(
+    elements: list[int], bucket_bytes: int, rate: int
+) -> None:
+    """Few gradients larger than a bucket, so that DDP makes fewer buckets than their bytes divided by its size."""
+    graph = chain_graph([BlockSpec(parameters=size, flops=10**rate) for size in elements], rows=2)
+    plan = replace(data_parallel(1e-5, graph=graph), bucket_bytes=bucket_bytes)
+    assert estimate(plan).step_seconds == pytest.approx(simulate(plan).step_seconds, rel=0.02)
 
 
 def test_megatron_core_sums_in_float32_what_it_keeps_so() -> None:
@@ -80,7 +103,7 @@ def test_the_chosen_size_costs_no_more_than_any_other(latency: float) -> None:
 
 
 def test_slower_links_want_larger_buckets_and_no_overlap_wants_one() -> None:
-    sizes = [best_buckets(data_parallel(latency)).bucket_bytes for latency in (1e-6, 1e-3, 1.0)]
+    sizes = [best_buckets(data_parallel(latency)).bucket_bytes for latency in (1e-6, 5e-3, 1.0)]
     assert sizes[0] < sizes[1] < sizes[2] == 32 * MIB
     assert best_buckets(data_parallel(1e-6, overlap=False)).bucket_bytes == 32 * MIB
 

@@ -30,11 +30,12 @@ Where devices are processes of a CPU, their memory is the host's: nothing moves.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.costs.communication.compression import cast_seconds
 from placer.costs.communication.gloo import Copies, gloo_copies
-from placer.costs.communication.gradient_buckets import SIZES, exposed_seconds, least_exposed
+from placer.costs.communication.gradient_buckets import SIZES, filled, least_exposed, seconds_after
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
 from placer.costs.communication.reductions import AnyReduction
@@ -46,6 +47,8 @@ from placer.costs.precision import Numerics
 from placer.costs.timing.stage import StageTimes
 from placer.costs.workload import Workload
 from placer.errors import UsageError
+from placer.io.memo import remembered
+from placer.plans.gradient_order import ready_order
 from placer.plans.plan import BY_FSDP, Reduction, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings, state_count
 from placer.spmd.cross_mesh import Mesh
@@ -114,8 +117,8 @@ class AfterBackward:
         """Seconds of gradient reduction that a last backward of `backward` seconds and `rows` rows does not hide.
 
         In buckets of `bucket_bytes` (None: of the best size), beside the last backward in a plan of one stage
-        (`alone`), after it in others and over unlike devices; see `gradient_buckets`. Nothing hides the sum of the last
-        gradient, of an embedding for the most part. Sharded state scatters beside the last backward, block by block.
+        (`alone`), after it in others and over unlike devices; see `gradient_buckets`. Sharded state scatters beside the
+        last backward, block by block.
         """
         if len(devices) < 2 or rows == 0:
             return 0.0
@@ -126,15 +129,26 @@ class AfterBackward:
         size = (counts.trainable - counts.elsewhere) * self.work.numerics.weight_bytes
         if not size:
             return 0.0
-        beside = alone and self.work.settings.overlap and not self.network.cluster.unlike(devices)
-        exposed = self.fused(devices, size, self.hidden(devices) * backward if beside else 0.0, bucket_bytes, way)
-        return max(exposed, self.bucket(devices, self._last_ready(first), way)) if beside else exposed
+        if not alone or not self.work.settings.overlap or self.network.cluster.unlike(devices):
+            return self.fused(devices, size, bucket_bytes, way)
+        choices = [self._buckets(one) for one in (SIZES if bucket_bytes is None else (bucket_bytes,))]
+        asked, beside = self.searched or way, self.hidden(devices) * backward
+        # All buckets of a plan are summed in one way: the cheapest of each size may not be the same.
+        ways = self.network.reductions(devices) if asked == "cheapest" else ()
+        return min(least_exposed(partial(self._summing, devices, way=one), choices, beside) for one in ways or (asked,))
 
-    def _last_ready(self, first: int) -> int:
-        """Bytes of the largest gradient of block `first`, which comes last, and whole whatever the size of buckets."""
-        parameters = self.work.graph.classes[self.work.graph.blocks[first].kind].parameters
-        sizes = [one.elements for one in parameters if one.trainable and not one.buffer]
-        return max(sizes, default=0) * self.work.numerics.weight_bytes
+    @remembered
+    def _buckets(self, bucket_bytes: int) -> tuple[int, ...]:
+        """The buckets of a plan of one stage."""
+        return filled(self._ready, bucket_bytes)
+
+    @cached_property
+    def _ready(self) -> tuple[int, ...]:
+        """Bytes of the gradients of the model, in the order in which they become ready."""
+        graph, item = self.work.graph, self.work.numerics.weight_bytes
+        placed = (zip(one.parameters, graph.classes[one.kind].parameters, strict=True) for one in graph.blocks)
+        sizes = {name: parameter.elements * item for own in placed for name, parameter in own}
+        return tuple(sizes[name] for name in ready_order(self.work.whole, 0, len(graph.blocks)))
 
     def hidden(self, devices: tuple[int, ...]) -> float:
         """The share of a backward on `devices` that can run beside sums, for which all of them wait."""
@@ -142,23 +156,20 @@ class AfterBackward:
         return min(self.network.cluster.devices[d].hidden for d in classes)
 
     def fused(
-        self, devices: tuple[int, ...], size: float, beside: float, bucket_bytes: int | None,
-        way: AnyReduction = "cheapest",
-    ) -> float:  # fmt: skip
-        """Seconds of summing gradients of `size` bytes in buckets (None: the best ones) that `beside` does not hide."""
-
-        def each(one: float) -> float:
-            return self.bucket(devices, one, way)
-
-        if bucket_bytes is None:
-            return least_exposed(each, size, SIZES if beside else SIZES[-1:], beside)
-        return exposed_seconds(each, size, bucket_bytes, beside)
+        self, devices: tuple[int, ...], size: float, bucket_bytes: int | None, way: AnyReduction = "cheapest"
+    ) -> float:
+        """Seconds of summing gradients of `size` bytes in buckets (None: the best ones), which nothing hides."""
+        return seconds_after(partial(self.bucket, devices, way=way), size, bucket_bytes or SIZES[-1])
 
     def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
         """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
+        return self._summing(devices, size, self.searched or way)
+
+    def _summing(self, devices: tuple[int, ...], size: float, way: AnyReduction) -> float:
+        """The same, in this way whatever is searched with."""
         numerics, slowest = self.work.numerics, self.stage_times.with_slowest_memory(devices)
         moved = numerics.between_replicas(size)
-        seconds = self.network.gradient_sum(devices, moved, self.searched or way, self.work.degree)
+        seconds = self.network.gradient_sum(devices, moved, way, self.work.degree)
         seconds += bucket_seconds(size, slowest)
         return seconds + cast_seconds(size, moved, slowest) if numerics.casts_between_replicas else seconds
 

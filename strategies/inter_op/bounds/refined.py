@@ -210,7 +210,7 @@ class RefinedBounds:
         if outline.replicas < 2 or not size or outline.stages == 1:  # a lone stage reduces beside its last backward
             return update
         pinned = self.problem.pins.bucket
-        return update + min(costs.after_backward.fused(devices, size, 0.0, pinned) for devices in places.distinct)
+        return update + min(costs.after_backward.fused(devices, size, pinned) for devices in places.distinct)
 
     def _update(self, held: ParameterCounts, parts: int) -> float:
         """Seconds of updating what is held on the device that does it soonest: few launches may beat fast memory."""
