@@ -12,6 +12,7 @@ from pipeline_plans import changed_stage, pipeline_plan
 from placer.cluster.cluster import Cluster, Level, Link, Node
 from placer.costs.communication.side_by_side import side_by_side, tied_lines
 from placer.costs.costs import Costs
+from placer.costs.step_estimate import estimate
 from placer.plans.plan import Layout, Plan
 from placer.simulator.simulation import simulate
 from placer.spmd.cross_mesh import Mesh
@@ -47,6 +48,18 @@ def test_devices_of_replicas_that_sum_at_once_share_the_port() -> None:
     plan = widened(base, Layout(degree=8, splits=(None,) * len(graph.classes)), machines(2, 8))
     assert tied(plan) == pytest.approx(8 * 4)
     assert played(plan) == pytest.approx((8 * 4, 8 * 4))
+
+
+def test_every_tied_parameter_is_summed_by_itself() -> None:
+    """Three of them over a link of a millisecond: three latencies of a sum, as many as in the program."""
+    slow = Link(name="slow", latency_seconds=1e-3, bandwidth=1e9)
+    node = Node(name="node", devices=((device(), 1),), link=slow, nic=slow)
+    made = Cluster(name="slow", groups=((node, 2),), levels=(Level(name="level", link=slow),))
+    graph = chain_graph([BlockSpec(parameters=1000)] * 6, tied=[(0, 3), (1, 4), (2, 5)])
+    plan = pipeline_plan(graph, positions=2, machines=made)
+    assert sum(" tied " in one.name for one in simulate(plan).slices) == 2 * 3
+    assert tied(plan) == pytest.approx(3 * played(plan)[1])
+    assert estimate(plan).step_seconds == pytest.approx(simulate(plan).step_seconds, rel=0.02)
 
 
 def test_what_megatron_core_keeps_in_float32_it_sums_so() -> None:

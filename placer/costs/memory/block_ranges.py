@@ -198,7 +198,8 @@ class BlockRange:
     blocks save that run again, all or but for products. `staying` and `staying_apart` are received and sent
     beside what is kept without recompute and with it: it stays with the stage until its backward. `arrived` what a
     backward in two parts keeps between them, `unit` parameters of the largest block, `whole` that it is the whole
-    model. `apart`: trainable elements of a device where the devices of a replica that hold the same divide it.
+    model, `tied` gradients of parameters that earlier blocks use too. `apart`: trainable elements of a device where the
+    devices of a replica that hold the same divide it.
     """
 
     counts: ParameterCounts
@@ -217,7 +218,7 @@ class BlockRange:
     returned: Affine
     messages: int
     unit: int
-    tied: int
+    tied: tuple[int, ...]
     prologue: bool
     whole: bool
 

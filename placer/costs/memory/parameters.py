@@ -66,13 +66,13 @@ class ParameterSums:
         """Bytes of the gradients that blocks first..last-1 make."""
         return self.of(first, last).trainable * self.work.numerics.weight_bytes
 
-    def tied(self, first: int, last: int) -> int:
-        """Bytes of gradients of parameters that blocks first..last-1 use and an earlier block too."""
-        total = 0
+    def tied(self, first: int, last: int) -> tuple[int, ...]:
+        """Bytes of the gradient of each parameter that blocks first..last-1 use and an earlier block too."""
+        found = []
         for where, copy in self._shared:
-            if where[0] < first and any(first <= index < last for index in where):
-                total += copy.trainable * self.work.numerics.weight_bytes
-        return total
+            if copy.trainable and where[0] < first and any(first <= index < last for index in where):
+                found.append(copy.trainable * self.work.numerics.weight_bytes)
+        return tuple(found)
 
     @remembered
     def rooted(self, first: int, last: int) -> Rooted:

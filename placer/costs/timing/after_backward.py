@@ -29,6 +29,7 @@ Where devices are processes of a CPU, their memory is the host's: nothing moves.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -193,12 +194,15 @@ class AfterBackward:
     def tied(self, stage: Stage, leading: Mesh) -> float:
         """Seconds of summing gradients of parameters an earlier stage holds, among the first position's devices too.
 
-        Of state that is sharded over as many devices each shard is summed among its holders. All devices of replicas
-        sum at once, each with those that stand like it.
+        Each parameter's is summed by itself. Of state that is sharded over as many devices each shard is summed among
+        its holders. All devices of replicas sum at once, each with those that stand like it.
         """
-        size, degree = self.work.numerics.summed(self.ranges.of(stage.first, stage.last).tied), self.work.degree
-        if not size:
-            return 0.0
+        sizes = Counter(self.ranges.of(stage.first, stage.last).tied)
+        return sum(count * self._tied(stage, leading, size) for size, count in sizes.items())
+
+    def _tied(self, stage: Stage, leading: Mesh, made: int) -> float:
+        """Seconds of one of them, of so many bytes."""
+        size, degree = self.work.numerics.summed(made), self.work.degree
         if leading.degree != degree:
             return self.network.collective("all_reduce", tuple(dict.fromkeys((*leading.devices, *stage.devices))), size)
         by_shard = stage.by_fsdp and len(leading.devices) == len(stage.devices)
