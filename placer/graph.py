@@ -312,6 +312,11 @@ class Graph:
         )
 
     @cached_property
+    def skips(self) -> bool:
+        """Whether a block reads a value of one that is not the block before it."""
+        return any(reader > maker + 1 for _, maker, reader in self.reads)
+
+    @cached_property
     def _input_tensors(self) -> dict[str, Tensor]:
         return {entry.name: entry.tensor for entry in self.inputs}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import mul
+from typing import NamedTuple
 
 from placer.costs.communication.gradient_buckets import SIZES
 from placer.costs.costs import Costs, PricedStage
@@ -24,7 +25,18 @@ from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.order import plan_actions
 from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
-from placer.plans.transfers import is_chain, position_of, stage_graph, transfers
+from placer.plans.transfers import Transfer, is_chain, position_of, read_graph, skipping, transfers
+
+# A chain is played whose skipping messages, one after another, take so much of the closed step: so little of it may be
+# wrong where they do not. By definition no price.
+SKIPPING = 0.02
+
+
+class _Step(NamedTuple):
+    """Seconds of a step without the world's collectives, and how much of them messages cost."""
+
+    seconds: float
+    communication: float
 
 
 def estimate(plan: Plan) -> Ledger:
@@ -135,14 +147,14 @@ def _itemised(costs: Costs, plan: Plan, stages: tuple[StageCost, ...], fixed: fl
     slowest = max(costs.known.positions(plan), key=lambda numbers: sum([busy[s] for s in numbers]))
     chosen, microbatches = [stages[s] for s in slowest], costs.known.microbatches(plan)
     times = [_summed(priced[s], microbatches) for s in slowest]
-    step, communication = (_chained if is_chain(plan) else _branched)(priced, plan, stages, chosen)
-    step += fixed
+    found = (_chained if is_chain(plan) else _branched)(priced, plan, stages, chosen)
+    step = found.seconds + fixed
     spent = partial(
         Seconds,
         forward=sum(part.forward for part in times),
         backward=sum(part.backward for part in times) + (count - 1) * sum(cost.accumulate for cost in chosen),
         recompute=sum(part.recompute for part in times),
-        communication=communication,
+        communication=found.communication,
         reduction=sum(part.gather_forward + part.gather_backward for part in times)
         + sum(cost.reduction for cost in chosen)
         + fixed,
@@ -153,20 +165,38 @@ def _itemised(costs: Costs, plan: Plan, stages: tuple[StageCost, ...], fixed: fl
 
 def _chained(
     own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
-) -> tuple[float, float]:
-    """Seconds of a step of a chain of stages, and of the messages in them, `chosen` being of the slowest position."""
+) -> _Step:
+    """The step of a chain of stages, `chosen` being of the slowest position.
+
+    Where what skips stages takes a good share of it, the order of the plan is played too: the closed form has these
+    messages go on to the next stage, and no way full.
+    """
     positions, count = plan.positions, len(plan.microbatches)
     turns = len(stages) // positions
     communication = sum(cost.messages for cost in stages) / turns
     if count > 1:
         communication += stalls(plan.schedule, positions, count) * sum(cost.messages for cost in chosen) / turns
-    return step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication
+    closed = _Step(step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication)
+    found = skipping(plan)
+    if not found or _alone(own, plan, found) < SKIPPING * closed.seconds:
+        return closed
+    return max(closed, _branched(own, plan, stages, chosen))
+
+
+def _alone(own: Sequence[PricedStage], plan: Plan, found: Sequence[Transfer]) -> float:
+    """Seconds of these messages of all microbatches, one after another."""
+    rows, total = max(plan.microbatches), 0.0
+    for one in found:
+        source, target = own[one.source], own[one.target]
+        sent = source.costs.messages.between(source.known.stage, target.mesh, one.values, rows)
+        total += sent.forward + sent.backward
+    return total * len(plan.microbatches)
 
 
 def _branched(
     own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
-) -> tuple[float, float]:
-    """Seconds of a step of a graph of stages, and how much of them messages cost."""
+) -> _Step:
+    """The step of a graph of stages, played."""
     forward, backward, weight = [], [], []
     for one, stage, cost in zip(own, plan.stages, stages, strict=True):
         passes = [one.costs.stage_times.full(stage, rows) for rows in plan.microbatches]
@@ -176,11 +206,11 @@ def _branched(
         weight.append([each.weight + more for each, more in zip(passes, adding, strict=True)])
     sent, returned = _messages(own, plan)
     step = BranchedOrder(
-        order=plan_actions(plan), graph=stage_graph(plan), forward=forward, backward=backward, weight=weight,
+        order=plan_actions(plan), graph=read_graph(plan), forward=forward, backward=backward, weight=weight,
         reduction=[cost.reduction for cost in stages], optimizer=[cost.optimizer for cost in stages], sent=sent,
         returned=returned,
     ).step()  # fmt: skip
-    return step.seconds, step.communication
+    return _Step(step.seconds, step.communication)
 
 
 def _messages(own: Sequence[PricedStage], plan: Plan) -> tuple[Messages, Messages]:

@@ -83,12 +83,22 @@ def stage_graph(plan: Plan) -> StageGraph:
 
     Stages of a pipeline count as of the same work.
     """
-    if is_chain(plan):
-        return chain(len(plan.stages), plan.positions)
+    return chain(len(plan.stages), plan.positions) if is_chain(plan) else read_graph(plan)
+
+
+def read_graph(plan: Plan) -> StageGraph:
+    """What the stages read of each other, be they a chain or not."""
     reads = [(source, target, plan.graph.value(value).requires_grad) for value, source, target in _reads(plan)]
     branched = plan.schedule in BRANCHED
     work = [_work(plan, stage) if branched else 1.0 for stage in plan.stages]
     return of_reads(position_of(plan), reads, work)
+
+
+def skipping(plan: Plan) -> tuple[Transfer, ...]:
+    """What goes from a stage to others than the one behind it."""
+    if len(plan.stages) < 3 or not plan.graph.skips:
+        return ()
+    return tuple(transfer for transfer in transfers(plan) if transfer.target > transfer.source + 1)
 
 
 def is_chain(plan: Plan) -> bool:

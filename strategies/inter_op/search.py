@@ -24,6 +24,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 
 from placer.costs.costs import Costs
+from placer.costs.step_estimate import predicted_seconds
 from placer.errors import Infeasible, UsageError
 from placer.io.memo import once
 from placer.plans.plan import Layout
@@ -56,6 +57,8 @@ PATIENCE = 4_000
 PATIENCE_IN_ALL = 100_000
 # With more outlines than this the search ends when so small a gap is proven.
 LARGE, LARGE_GAP = 10_000, 0.01
+# Sums in another order differ by less.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,9 +240,9 @@ def _shape(search: _OutlineSearch, enough: float) -> None:
         search.evaluations += 1
         if found is not None:
             verdict = judge(search.problem.costs, unlike.plan(found))
-            if not verdict.legal:  # what else there is of its kind was not looked at
-                unlike.open.append(bound)
-            elif verdict.seconds < search.ceiling:
+            if not verdict.legal or verdict.seconds > found.value * (1 + ROUNDING):
+                unlike.open.append(bound)  # what else there is of its kind was not looked at
+            if verdict.legal and verdict.seconds < search.ceiling:
                 search.given = verdict
                 search.problem.found(verdict.seconds)
 
@@ -345,11 +348,30 @@ def _alike(costs: OutlineCosts) -> bool:
 
 
 def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) -> None:
-    """Keep `cuts` if they are better than the best so far."""
-    if cuts is not None and cuts.value + costs.places.fixed < search.ceiling:
-        value = cuts.value + costs.places.fixed
+    """Keep `cuts` if they are better than the best so far.
+
+    They are the best of their outline by the closed form. A plan whose estimate is above that (what skips stages waits
+    for ways) leaves it open: other cuts may be as fast.
+    """
+    if cuts is None or cuts.value + costs.places.fixed >= search.ceiling:
+        return
+    closed = cuts.value + costs.places.fixed
+    value = max(closed, _played(search, costs.outline, cuts, closed))
+    if value > closed:
+        search.open.append(closed)
+    if value < search.ceiling:
         search.best = _BestCuts(value=value, outline=costs.outline, cuts=cuts)
         search.problem.found(value)
+
+
+def _played(search: _OutlineSearch, outline: Outline, cuts: StageCuts, closed: float) -> float:
+    """Seconds of a plan whose order the estimate plays; of others those of the closed form."""
+    problem = search.problem
+    if not problem.graph.skips:
+        return closed
+    plan = plan_of(problem, outline, cuts.cuts, cuts.recompute, search.layout(outline.layout))
+    seconds = predicted_seconds(problem.costs, plan).total
+    return seconds if is_chain(plan) and seconds > closed * (1 + ROUNDING) else closed
 
 
 def _solution(search: _OutlineSearch) -> Solution:
