@@ -16,7 +16,7 @@ from placer.costs.timing.after_backward import host_bytes
 from placer.costs.timing.branched import BranchedOrder, Messages
 from placer.costs.timing.played import Wire
 from placer.costs.timing.stage import StageSeconds, StageTimes
-from placer.costs.timing.step import StageCost, stalls, step_seconds
+from placer.costs.timing.step import StageCost, stalls, step_seconds, waits_between_turns
 from placer.costs.timing.ways import ways
 from placer.graph import affine_sum
 from placer.io.memo import once
@@ -27,9 +27,9 @@ from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
 from placer.plans.transfers import Transfer, is_chain, position_of, read_graph, skipping, transfers
 
-# A chain is played whose skipping messages, one after another, take so much of the closed step: so little of it may be
-# wrong where they do not. By definition no price.
-SKIPPING = 0.02
+# A chain is played where skipping messages, one after another, or waits between turns may take so much of the closed
+# step: so little of it may be wrong where they do not. By definition no price.
+PLAYED = 0.02
 
 
 class _Step(NamedTuple):
@@ -168,8 +168,9 @@ def _chained(
 ) -> _Step:
     """The step of a chain of stages, `chosen` being of the slowest position.
 
-    Where what skips stages takes a good share of it, the order of the plan is played too: the closed form has these
-    messages go on to the next stage, and no way full.
+    The order of the plan is played too where that may say more: where what skips stages takes a good share of the step,
+    which the closed form has go on to the next stage and find no way full, and where positions that take turns are
+    slowest in different ones, which then wait for each other.
     """
     positions, count = plan.positions, len(plan.microbatches)
     turns = len(stages) // positions
@@ -178,9 +179,10 @@ def _chained(
         communication += stalls(plan.schedule, positions, count) * sum(cost.messages for cost in chosen) / turns
     closed = _Step(step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication)
     found = skipping(plan)
-    if not found or _alone(own, plan, found) < SKIPPING * closed.seconds:
-        return closed
-    return max(closed, _branched(own, plan, stages, chosen))
+    skips = bool(found) and _alone(own, plan, found) >= PLAYED * closed.seconds
+    if skips or waits_between_turns(stages, positions, count) >= PLAYED * closed.seconds:
+        return max(closed, _branched(own, plan, stages, chosen))
+    return closed
 
 
 def _alone(own: Sequence[PricedStage], plan: Plan, found: Sequence[Transfer]) -> float:

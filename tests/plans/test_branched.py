@@ -152,23 +152,35 @@ def test_messages_of_branches_wait_for_ports_and_for_nodes(graph: Graph, data: s
 def test_what_skips_stages_waits_for_ways_too(data: st.DataObject) -> None:
     """A value read three stages on goes there besides, through ports and nodes that others need: the estimate of a
     chain counts it no less than the simulator, and hardly more."""
-    positions, links = data.draw(st.integers(3, 5)), st.tuples(st.sampled_from([1e-6, 1e-4]), st.integers(8, 10))
+    positions, latency = data.draw(st.integers(3, 5)), data.draw(st.sampled_from([1e-6, 1e-4]))
+    wire = Link(name="wire", latency_seconds=latency, bandwidth=10.0 ** data.draw(st.integers(8, 10)))
     spec = BlockSpec(flops=data.draw(st.integers(10**7, 10**8)), output=10 ** data.draw(st.integers(1, 5)))
     pairs = [(s, t) for t in range(positions) for s in range(t - 1)]
     skips = data.draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=3, unique=True))
-    inside, out = (
-        Link(name="wire", latency_seconds=latency, bandwidth=10.0**size)
-        for latency, size in data.draw(st.tuples(links, links))
-    )
     plan = pipeline_plan(
         chain_graph([spec] * positions, skips=sorted(skips)), positions=positions,
         microbatches=data.draw(st.sampled_from([1, 2, 4, 8])),
-        machines=cluster(nodes=3, per_node=2, device=SLOW, inside=inside, out=out),
+        machines=cluster(nodes=3, per_node=2, device=SLOW, inside=wire, out=wire),
         schedule=data.draw(st.sampled_from([name for name in CHAINED if name not in LOOPING])),
     )  # fmt: skip
     assert is_chain(plan)
     estimated, simulated = placer.estimate(plan).step_seconds, placer.simulate(plan).ledger.step_seconds
     assert 0.98 * simulated <= estimated <= 1.06 * simulated
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_turns_that_differ_wait_for_each_other_in_the_estimate(data: st.DataObject) -> None:
+    """Positions whose stages are longer in one turn and shorter in another, as recomputation makes them."""
+    positions, turns = data.draw(st.sampled_from([(2, 2), (3, 2), (4, 2), (4, 3), (8, 3)]))
+    flops = data.draw(st.lists(st.sampled_from([4, 5, 6, 8]), min_size=positions * turns, max_size=positions * turns))
+    specs = [BlockSpec(flops=size * 10**7, output=10) for size in flops]
+    plan = pipeline_plan(
+        chain_graph(specs), positions=positions, turns=turns, schedule="interleaved",
+        microbatches=data.draw(st.sampled_from([2, 4, 6])) * positions,
+    )  # fmt: skip
+    estimated, simulated = placer.estimate(plan).step_seconds, placer.simulate(plan).ledger.step_seconds
+    assert 0.98 * simulated <= estimated <= 1.12 * simulated
 
 
 def test_a_plan_of_branches_is_the_same_when_it_is_read_back() -> None:

@@ -114,6 +114,19 @@ def step_seconds(
     return sum([part.fill for part in parts]) + slowest + max([sum(tail[at]) for at in places]) + fixed
 
 
+def waits_between_turns(stages: Sequence[StageCost], positions: int, microbatches: int) -> float:
+    """The most seconds that positions whose work differs turn by turn can wait for each other.
+
+    Whole turns of the slowest at each, against all turns of the slowest position: which of them a step takes depends on
+    how far positions run ahead of each other, about one microbatch from each to the next.
+    """
+    if len(stages) == positions:
+        return 0.0
+    work = [(microbatches - 1) * (stage.work + stage.accumulate) for stage in stages]
+    turns = [max(work[at : at + positions]) for at in range(0, len(work), positions)]
+    return sum(turns) - max([sum(work[at::positions]) for at in range(positions)])
+
+
 def _hidden(stage: StageCost, positions: int, microbatches: int) -> float:
     """Seconds of a stage's weight gradients that fill what would be bubble: its drain, and its warm-up if it can."""
     if positions == 1:
