@@ -21,7 +21,7 @@ from placer.plans.stage_graph import StageGraph
 
 # (stage that makes, stage that reads) -> the messages of each microbatch: values on, or their gradients back.
 Messages = Mapping[tuple[int, int], Sequence[Wire]]
-# Orders whose places are remembered: searches ask for plans of one after another.
+# Orders whose places are remembered: searches ask for plans of one after another. By definition no price.
 REMEMBERED = 64
 # Of each stage the seconds of each microbatch.
 PassSeconds = Sequence[Sequence[float]]
