@@ -10,8 +10,9 @@ interrupt, or when the budget is used up, what was found so far is returned.
 With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half.
 Where that ends it before its proof is complete, or a graph of stages is faster than any chain, list schedulers and
 `min_cut` are asked (list schedulers always, if the model branches), and `local` goes on from the best plans of all with
-the rest: in little time moves often find what a proof has no time for. Where no plan of the exact search fits and none
-is proven not to, a few moves are tried too: they know stages of which some blocks recompute.
+the rest: in little time moves often find what a proof has no time for. Without a budget some hundred moves are tried
+from the best plans where the model branches, as nothing is proven of its graphs of stages; and where no plan of the
+exact search fits and none is proven not to, a few: they know stages of which some blocks recompute.
 
 Why one plan is slower than another: the item of the ledger that grew most.
 """
@@ -24,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from placer.errors import Infeasible
-from placer.plans.plan import Alternative
+from placer.plans.plan import Alternative, Plan
 from placer.plans.transfers import is_chain
 from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.played import step_seconds
@@ -45,6 +46,9 @@ INSTEAD = (LISTS, CUTS, MOVES)
 SHARES = {LISTS: 1 / 6, "megatron": 1 / 4, CUTS: 1 / 5, "stages": 1 / 2, "horizontal": 1 / 2}
 # Plans that moves may look at where the exact search knows none that fits.
 LAST_TRIES = 128
+# Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as what
+# was searched before.
+BRANCH_TRIES = 500
 # Seconds below which a strategy is not asked: its first answer takes longer.
 LEAST = {CUTS: 0.3}
 
@@ -128,13 +132,17 @@ def _first(problem: Problem) -> tuple[str, ...]:
 def _searches(problem: Problem) -> tuple[str, ...]:
     """What is searched after the baselines: branches on devices of their own only where there is much in them, other
     things only where a budget may end the exact search; of these the engines of cuts know seconds alone."""
-    horizontal = problem.pins.schedule in (None, "branched") and branches_matter(problem.graph)
-    names = ["stages", *(["horizontal"] if horizontal else [])]
+    names = ["stages", *(["horizontal"] if _branches(problem) else [])]
     if problem.budget is not None or problem.until is not None:
         names += [LISTS] if LISTS not in _first(problem) else []
         names += [CUTS] if problem.until is not None else []
         names += [MOVES]
     return tuple(names)
+
+
+def _branches(problem: Problem) -> bool:
+    """Whether much of the model may stand beside each other, so that a graph of stages may be faster than any chain."""
+    return problem.pins.schedule in (None, "branched") and branches_matter(problem.graph)
 
 
 def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()) -> Iterator[_Result]:
@@ -145,10 +153,9 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
         if _over(problem, runs, left):
             return
         strategy(name)  # imports take seconds too, which are nobody's share
-        wanted = name not in INSTEAD or "stages" not in names or not _proven(runs)
+        wanted = name not in INSTEAD or "stages" not in names or not _proven(problem, runs)
         if wanted and not _hurried(problem, name):
-            known = tuple(verdict.plan for verdict, _ in sorted(_legal(runs), key=lambda entry: entry[0].order))
-            runs.append(_run(name, _part(replace(problem, budget=left, known_plans=known), name)))
+            runs.append(_run(name, _part(replace(problem, budget=left, known_plans=_plans(runs)), name)))
             yield runs[-1]
 
 
@@ -170,10 +177,13 @@ def _uncut(problem: Problem, run: _Result) -> _Result:
 
 
 def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
-    """A plan by a few moves, where nothing is legal and the exact search, ended by nothing, has not proven that."""
+    """A plan by a few moves, where no budget has moves of its own: from the best plans where nothing is proven of some
+    that the model has; from none where nothing is legal and the exact search, ended by nothing, has not proven that."""
     near = any(isinstance(run.found, Infeasible) and run.found.near for run in runs)
-    if near and problem.budget is None and not (_legal(runs) or problem.spent):
-        run = _run(MOVES, replace(problem, budget=LAST_TRIES))
+    graphs = problem.until is None and BlockGraph.of(problem.graph).branches and not _proven(problem, runs)
+    most = BRANCH_TRIES * graphs if _legal(runs) else LAST_TRIES * near
+    if most and problem.budget is None and not (problem.spent or _interrupted(runs)):
+        run = _run(MOVES, replace(problem, budget=most, known_plans=_plans(runs)))
         if isinstance(run.found, Solution):
             yield replace(run, found=replace(run.found, ended=""))
 
@@ -194,15 +204,15 @@ def _part(problem: Problem, name: str) -> Problem:
     )
 
 
-def _proven(runs: Sequence[_Result]) -> bool:
-    """Whether no budget ended a search before its proof was complete, or before it found anything, and the best plan
-    is one of those that the proof is about."""
+def _proven(problem: Problem, runs: Sequence[_Result]) -> bool:
+    """Whether no budget ended a search before its proof was complete, or before it found anything, and it is about the
+    best plan and all that may be better."""
     best = min((verdict for verdict, _ in _legal(runs)), key=lambda verdict: verdict.order, default=None)
     ended = any(
         run.found.ended in ("evaluations", "seconds") if isinstance(run.found, Solution) else run.name == "stages"
         for run in runs
     )
-    return not ended and (best is None or is_chain(best.plan))
+    return not (ended or _branches(problem)) and (best is None or is_chain(best.plan))
 
 
 def _over(problem: Problem, runs: list[_Result], left: int | None) -> Ended:
@@ -220,6 +230,11 @@ def _interrupted(runs: list[_Result]) -> bool:
 
 def _legal(runs: Sequence[_Result]) -> list[tuple[Verdict, _Result]]:
     return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
+
+
+def _plans(runs: Sequence[_Result]) -> tuple[Plan, ...]:
+    """The legal plans, the best first."""
+    return tuple(verdict.plan for verdict, _ in sorted(_legal(runs), key=lambda entry: entry[0].order))
 
 
 def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Result:
