@@ -29,6 +29,7 @@ from placer.strategies.space.outline import (
     recomputes,
     shardings,
 )
+from placer.strategies.space.parts import best_of_parts
 from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.placements import Placement, Placing, Ranges, Score
 
@@ -61,13 +62,17 @@ class Horizontal:
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan that was found; why there is none. Raises UsageError for contradicting pins."""
         require_pins(problem)
-        blocks = BlockGraph.of(problem.graph)
         if problem.pins.schedule not in (None, "branched"):
             return Infeasible(binding=f"the pin schedule={problem.pins.schedule} is of a chain of stages")
-        if not blocks.branches:
+        if not BlockGraph.of(problem.graph).branches:
             return Infeasible(binding="every block of the model waits for the one before it: it has no branches")
-        starts, judged = _starts(problem, blocks)
-        return _completed(problem, starts, judged) if _few(starts) else _improved(problem, starts, judged)
+        return best_of_parts(problem, _solved)
+
+
+def _solved(problem: Problem) -> Solution | Infeasible:
+    """The best plan of all devices that was found."""
+    starts, judged = _starts(problem, BlockGraph.of(problem.graph))
+    return _completed(problem, starts, judged) if _few(starts) else _improved(problem, starts, judged)
 
 
 def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:

@@ -22,6 +22,7 @@ from placer.strategies.lists.methods import METHODS, Method
 from placer.strategies.space.best_placed import best_placed
 from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.outline import Outline
+from placer.strategies.space.parts import best_of_parts
 from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.placements import Placement, Placing
 
@@ -40,12 +41,15 @@ class Listed(ABC):
         """The best plan of all outlines; why there is none. Raises UsageError for contradicting pins, and where an
         extra is missing."""
         require_pins(problem)
-        return best_placed(problem, _outlines(problem), [partial(_placements, METHODS[name]) for name in self.methods])
+        return best_of_parts(problem, self._solved)
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Whose placements are judged."""
         return (self.name,)
+
+    def _solved(self, problem: Problem) -> Solution | Infeasible:
+        return best_placed(problem, _outlines(problem), [partial(_placements, METHODS[name]) for name in self.methods])
 
 
 def _placements(method: Method, placing: Placing, kept: int) -> Sequence[Placement] | Infeasible:
