@@ -13,6 +13,7 @@ from placer.errors import Infeasible
 from placer.search.problem import Problem, Solution
 from placer.strategies.local.descent import descended
 from placer.strategies.moves.walk import Seen, Walk
+from placer.strategies.space.parts import best_by_speed
 
 # Kicks without a better plan after which a search begins anew, and beginnings without one after which it ends where no
 # budget is given.
@@ -30,6 +31,9 @@ class LocalSearch:
     def solve(self, problem: Problem) -> Solution | Infeasible:
         """The best plan found within the budget; what binds where none fits. Raises UsageError for contradicting
         pins."""
+        return best_by_speed(problem, self._solved)
+
+    def _solved(self, problem: Problem) -> Solution | Infeasible:
         walk = Walk(problem)
         seeds = walk.seeds()
         stale, begun = 0, 0

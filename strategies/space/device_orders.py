@@ -155,6 +155,12 @@ class Subcluster:
         stages = tuple(replace(s, devices=tuple(self.devices[d] for d in s.devices)) for s in plan.stages)
         return replace(plan, cluster=whole, stages=stages, ledger=None, bound=None)
 
+    def lowered(self, plan: Plan) -> Plan:
+        """A plan of the whole that uses devices of the part alone as one of the part."""
+        number = {device: index for index, device in enumerate(self.devices)}
+        stages = tuple(replace(s, devices=tuple(number[d] for d in s.devices)) for s in plan.stages)
+        return replace(plan, cluster=self.cluster, stages=stages, ledger=None, bound=None)
+
 
 def fast_subclusters(cluster: Cluster) -> Iterator[Subcluster]:
     """The fastest class of devices, the fastest two, and so on without the whole."""

@@ -58,6 +58,19 @@ def best_of_parts(problem: Problem, solve: Solve) -> Solution | Infeasible:
     return failed[0] if failed else solve(problem)
 
 
+def best_by_speed(problem: Problem, solve: Solve) -> Solution | Infeasible:
+    """What `solve` finds where devices are listed by speed, whatever their order."""
+    whole = listed_by_speed(problem.cluster)
+    if whole.cluster is problem.cluster:
+        return solve(problem)
+    known = tuple(whole.lowered(plan) for plan in problem.known_plans)
+    found = solve(replace(problem, cluster=whole.cluster, known_plans=known))
+    if isinstance(found, Infeasible):
+        return found
+    verdict = judge(problem.costs, whole.lifted(found.plan, problem.cluster))
+    return replace(found, plan=verdict.plan) if verdict.legal else solve(problem)
+
+
 def listed_by_speed(cluster: Cluster) -> Subcluster:
     """The same devices, the fastest of each node and the fastest node first; nodes that levels group stay in order."""
     made: list[tuple[Node, tuple[int, ...]]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 
 from clusters import SLOW, cluster
 from graphs import BlockSpec, branching_graph, branching_graphs, chain_graph
-from placer.cluster.cluster import Link
+from placer.cluster.cluster import Cluster, Level, Link, Node
 from placer.errors import InfeasibleError
 from placer.graph import Graph
 from placer.legality import check
@@ -17,12 +18,18 @@ from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
 from placer.strategies.horizontal.descent import neighbours
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
-from problems import FREE, problem
+from placer.strategies.space.parts import listed_by_speed, parts
+from problems import FREE, device, problem
+from problems import cluster as in_one_node
 
 HEAVY = BlockSpec(flops=50_000_000, parameters=200_000)
 THIN = Link(name="thin", latency_seconds=1e-5, bandwidth=1e8)
 # Two towers of three blocks and a head.
 TOWERS = ((), (0,), (1,), (), (3,), (4,), (2, 5))
+
+# A trunk of two blocks, heads of one, two and four, and the sum of their losses.
+HEADS = ((), (0,), (1,), (1,), (3,), (1,), (5,), (6,), (7,), (2, 4, 8))
+QUICK, SLOWER = device(rate=1e12, name="quick"), device(rate=4e11, name="slower")
 
 
 def towers() -> Graph:
@@ -127,3 +134,71 @@ def test_branches_matter_where_much_lies_beside_the_heaviest_way() -> None:
 def test_auto_names_horizontal_only_where_it_was_tried() -> None:
     chain = solve_with(of_two(chain_graph([HEAVY] * 4)), "auto")
     assert "horizontal" not in {other.name for other in chain.alternatives}
+
+
+def seconds(given: Problem, name: str) -> float:
+    """Of a step of the plan that is found."""
+    ledger = solve_with(given, name).plan.ledger
+    assert ledger is not None
+    return ledger.step_seconds
+
+
+def unequal_heads() -> Graph:
+    """A trunk and three heads of blocks that all differ."""
+    rng = random.Random(1)
+    blocks = [
+        BlockSpec(
+            flops=int(10 ** rng.uniform(7, 8.5)), parameters=int(10 ** rng.uniform(3, 5.5)),
+            output=int(10 ** rng.uniform(2, 4)),
+        )
+        for _ in range(9)
+    ]  # fmt: skip
+    return branching_graph(blocks, ((), (0,), (1,), (2,), (1,), (4,), (1,), (6,), (3, 5, 7)), rows=4)
+
+
+def in_nodes(*chips: tuple[str, int]) -> Cluster:
+    """Nodes of so many quick or slower devices, with little between them."""
+    inside = Link(name="link", latency_seconds=1e-6, bandwidth=1e10)
+    out = Link(name="nic", latency_seconds=5e-5, bandwidth=1e9)
+    made = [
+        Node(name=f"node{i}", devices=((QUICK if kind == "quick" else SLOWER, count),), link=inside, nic=out)
+        for i, (kind, count) in enumerate(chips)
+    ]
+    return Cluster(name="nodes", groups=tuple((node, 1) for node in made), levels=(Level(name="network", link=out),))
+
+
+def test_auto_is_no_worse_than_a_few_moves_where_a_model_branches() -> None:
+    graph = branching_graph(
+        [BlockSpec(flops=20_000_000, parameters=200_000, output=10_000)] * 9 + [BlockSpec()], HEADS, rows=4
+    )
+    given = problem(graph, in_one_node(*[QUICK] * 3))
+    found = solve_with(given, "auto")
+    assert found.plan.ledger is not None and found.ended == ""
+    assert found.plan.ledger.step_seconds <= seconds(replace(given, budget=300), "local") * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("more", [("slower", 2), ("quick", 3)])
+def test_a_node_more_hides_no_plan_of_the_node_alone(more: tuple[str, int]) -> None:
+    graph = unequal_heads()
+    alone = seconds(problem(graph, in_nodes(("quick", 3))), "horizontal")
+    for chips in (("quick", 3), more), (more, ("quick", 3)):
+        assert seconds(problem(graph, in_nodes(*chips)), "horizontal") <= alone * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["horizontal", "lists", "local"])
+def test_the_order_in_which_devices_are_listed_changes_nothing(name: str) -> None:
+    orders = (QUICK, SLOWER, SLOWER), (SLOWER, SLOWER, QUICK), (SLOWER, QUICK, SLOWER)
+    budget = 200 if name == "local" else None
+    times = {seconds(replace(problem(unequal_heads(), in_one_node(*chips)), budget=budget), name) for chips in orders}
+    assert max(times) <= min(times) * (1 + 1e-9)
+
+
+def test_parts_are_the_classes_and_one_node_of_each_kind() -> None:
+    def devices(machines: Cluster) -> tuple[tuple[int, ...], ...]:
+        return tuple(part.devices for part in parts(machines))
+
+    assert devices(in_one_node(*[QUICK] * 4)) == ()
+    assert devices(in_one_node(SLOWER, QUICK, SLOWER)) == ((0, 2),)
+    assert devices(in_nodes(("slower", 2), ("quick", 3))) == ((2, 3, 4), (0, 1))
+    assert devices(in_nodes(("quick", 3), ("quick", 3))) == ((0, 1, 2),)
+    assert listed_by_speed(in_nodes(("slower", 2), ("quick", 3))).devices == (2, 3, 4, 0, 1)
