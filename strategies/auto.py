@@ -46,8 +46,8 @@ INSTEAD = (LISTS, CUTS, MOVES)
 SHARES = {LISTS: 1 / 6, "megatron": 1 / 4, CUTS: 1 / 5, "stages": 1 / 2, "horizontal": 1 / 2}
 # Plans that moves may look at where the exact search knows none that fits.
 LAST_TRIES = 128
-# Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as what
-# was searched before.
+# Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as
+# what was searched before.
 BRANCH_TRIES = 1_000
 # Seconds below which a strategy is not asked: its first answer takes longer.
 LEAST = {CUTS: 0.3}

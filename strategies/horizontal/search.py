@@ -5,7 +5,7 @@ each outline two first placements are judged (`earliest`), with recompute or sha
 without; from those of the most promising outlines blocks are moved on (`descent`), or, of a model of few blocks, every
 stage graph of every outline is looked at (`complete`). Nothing is proven: there is no
 bound. Where a model does not branch there is nothing to place. Positions are devices that hold their blocks whole, or
-cut them under a layout (those of the exact search).
+cut them under a layout (those of the exact search). Classes of devices and nodes are searched alone too (`parts`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 
 Every device is a position (with pinned replicas or layouts, every group of devices), at most `MOST_POSITIONS` of them;
 microbatches are powers of two. Blocks are placed once for each such outline, for one microbatch, within memory, and the
-plans of these placements are judged by the estimate. What a list scheduler leaves empty stays unused.
+plans of these placements are judged by the estimate. What a list scheduler leaves empty stays unused; device classes
+and nodes are asked for alone too (`space/parts`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parts: machines in an order that is not the file's, and what of them is worth a search of its own.
 
 A search that looks at some plans of very many finds others where devices are listed another way, and more devices may
-hide what it finds on fewer. So it is asked first about all of them, the fast ones first, then about parts of them alone:
+hide what it finds on fewer. So it is asked about all of them, the fast ones listed first, then about parts alone:
 
     classes   of unlike devices those of each class (`device_orders.group_classes`)
     nodes     of several nodes one of each kind
