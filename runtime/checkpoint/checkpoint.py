@@ -36,12 +36,14 @@ from placer.runtime.checkpoint.folder import (
     read_marker,
     remove_older,
     unreadable,
+    without_buffers,
     without_checksums,
 )
 from placer.runtime.checkpoint.other_settings import requests, unlike
 from placer.runtime.checkpoint.stateful import (
     State,
     Stateful,
+    keep_buffers_of,
     keep_random_of,
     on_host,
     take_random_state,
@@ -145,6 +147,7 @@ class Checkpoints:
         exists and none loads, or another run uses the folder.
         """
         self.agree(self._claimed)
+        self.notes = ()
         wrong: dict[Path, str] = {}
         for path in self.agree(lambda: candidates(self._folder)):
             why = self._load(path, saved)
@@ -155,7 +158,7 @@ class Checkpoints:
                     f"and the run goes on from {path.name}"
                     for bad, reason in wrong.items()
                 )
-                self.notes = (*passed_over, *without_checksums(path))
+                self.notes = (*passed_over, *without_checksums(path), *self.notes)
                 marker = read_marker(path)
                 return Progress(step=marker.step, position=marker.position, rows=marker.rows)
             wrong[path] = why
@@ -178,6 +181,7 @@ class Checkpoints:
         reader = CheckpointReader(path, marker.files)
         index = reader.read_index()
         known = keep_random_of(state, self._world, index.state_dict_metadata)
+        lacking = self._every(keep_buffers_of(state, index.state_dict_metadata))
         asked, told = requests(state, index), self._every(unlike(state, index))
         for reason in filter(None, told):
             raise UsageError(f"the checkpoint {path} {reason}")
@@ -190,6 +194,7 @@ class Checkpoints:
         if known:
             take_random_state(state, self._world)
         saved.load_state_dict(state)
+        self.notes = (*self.notes, *without_buffers(path, {name for names in lacking for name in names}))
         return None
 
     def _claimed(self) -> None:

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -138,6 +138,16 @@ def without_checksums(path: Path) -> tuple[str, ...]:
     if read_marker(path).files is not None:
         return ()
     return (f"the checkpoint {path} was written without checksums: what disks or copying changed in it is not seen",)
+
+
+def without_buffers(path: Path, lacking: Collection[str]) -> tuple[str, ...]:
+    """What to say of a checkpoint that lacks these buffers, which the model's forward writes; nothing of none."""
+    if not lacking:
+        return ()
+    return (
+        f"the checkpoint {path} lacks the buffers {', '.join(sorted(lacking)[:3])}, which forward writes (an older "
+        "placer left out those with persistent=False): they begin anew, and the run differs from one without a break",
+    )
 
 
 def aside(path: Path) -> Path:

@@ -12,6 +12,8 @@ from placer.runtime.weights.tensor_chunks import TensorChunks
 
 Leaf = Union["State", torch.Tensor, TensorChunks, float, int, bool, str, tuple[float, ...], None]
 State = dict[str, Leaf]
+#: The part of a state that holds buffers which are no part of the model's own.
+BESIDE = "beside"
 
 
 class Stateful(Protocol):
@@ -75,6 +77,16 @@ def keep_random_of(state: State, world: World, names: Container[str]) -> bool:
     if not random:
         del state["random"]
     return bool(random)
+
+
+def keep_buffers_of(state: State, names: Container[str]) -> tuple[str, ...]:
+    """Ask only for those buffers beside the model's state that a checkpoint with these `names` has; the others."""
+    beside = state.get(BESIDE, {})
+    assert isinstance(beside, dict)
+    lacking = tuple(name for name in beside if f"{BESIDE}.{name}" not in names)
+    for name in lacking:
+        del beside[name]
+    return lacking
 
 
 def random_key(rank: int, kind: str = "cpu") -> str:

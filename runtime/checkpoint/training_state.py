@@ -1,6 +1,7 @@
 """What a checkpoint holds of an executor: parameters, buffers, float32 masters, optimizer state, by the model's names.
 
     model/NAME            the parameter or buffer
+    beside/NAME           a buffer that the model's state leaves out (`persistent=False`), and its forward writes
     masters/NAME          its float32 master, where it has 16 bits
     optimizer/NAME/KEY    the optimizer's state of it (`exp_avg`, `step`, ...)
 
@@ -15,7 +16,7 @@ from functools import partial
 import torch
 
 from placer.errors import UsageError
-from placer.runtime.checkpoint.stateful import State
+from placer.runtime.checkpoint.stateful import BESIDE, State
 from placer.runtime.data_parallel.optimizer import Updater
 from placer.runtime.distributed.tensors import local_part
 from placer.runtime.executor.executor import Executor
@@ -39,6 +40,7 @@ class TrainingState:
         require_optimizer_state(updater)
         return {
             **self.weights(),
+            BESIDE: {name: part(name, buffer) for name, buffer in self._executor.held_beside().items()},
             "masters": {
                 name: part(name, master, updater.own[name])
                 for name, master in updater.masters.items()

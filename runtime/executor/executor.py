@@ -88,6 +88,11 @@ class Executor:
         self.consolidate()
         return self.state.held()
 
+    def held_beside(self) -> dict[str, torch.Tensor]:
+        """The buffers of this rank that steps write and the model's own state leaves out (`persistent=False`)."""
+        self.consolidate()
+        return self.state.held_beside()
+
     def step(self, batch: Batch) -> float:
         """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
         batch."""

@@ -105,6 +105,11 @@ class CutModel:
         return frozenset(map(self.name, self.reached))
 
     @cached_property
+    def written(self) -> frozenset[str]:
+        """The buffers that forward writes."""
+        return frozenset(str(first_argument(node).target) for node in self.module.graph.nodes if writes_buffer(node))
+
+    @cached_property
     def home(self) -> dict[fx.Node, int]:
         """The block of every node that computes; writes to a buffer belong to the block that reads the buffer."""
         found: dict[fx.Node, int] = {}

@@ -24,16 +24,18 @@ from placer.runtime.stages.stage import StageModule
 class ModelState:
     """The named tensors of this rank: those of its `stages`, and `rest`, which no stage reads.
 
-    aliases: for each kept name the other names the model has for the same tensor. first_rank: the first rank of this
-    rank's replicas, whose buffers count; group: these replicas, None for one; unlike: whether some of them are on GPUs
-    and others on CPUs. pieces: what this rank holds of each. States are given whole: all ranks of a replica put their
-    pieces together.
+    aliases: for each kept name the other names the model has for the same tensor. persistent: what torch's state_dict
+    holds; written: buffers that it leaves out, and steps write, so that later steps depend on them. first_rank: the
+    first rank of this rank's replicas, whose buffers count; group: these replicas, None for one; unlike: whether some
+    of them are on GPUs and others on CPUs. pieces: what this rank holds of each. States are given whole: all ranks of a
+    replica put their pieces together.
     """
 
     stages: Mapping[int, StageModule]
     rest: Mapping[str, torch.Tensor]
     aliases: Mapping[str, tuple[str, ...]]
     persistent: frozenset[str]
+    written: frozenset[str]
     first_rank: int
     group: dist.ProcessGroup | None
     unlike: bool
@@ -53,6 +55,12 @@ class ModelState:
                 if name in self.persistent and name not in found:
                     found[name] = tensor.detach()
         return found
+
+    def held_beside(self) -> dict[str, torch.Tensor]:
+        """Of `written` what lies here: no part of the model's state, and yet what a run that goes on needs."""
+        self.share_buffers()
+        every = [buffers for stage in self.stages.values() for buffers in stage.own_buffers().items()]
+        return {name: buffer.detach() for name, buffer in reversed(every) if name in self.written}
 
     def full(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
         """The whole model's state, on every rank or on rank 0 (others get nothing); all ranks call it."""
@@ -92,7 +100,7 @@ class ModelState:
             return
         for stage in self.stages.values():
             for name, buffer in sorted(stage.own_buffers().items()):
-                if name in self.persistent:
+                if name in self.persistent or name in self.written:
                     sent = on_host(buffer) if self.unlike else buffer
                     dist.broadcast(sent, self.first_rank, group=self.group)
                     if sent is not buffer:
@@ -130,8 +138,9 @@ def model_state(
     """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
     model = cut.model
     rest = {name: read(name) for name in _unread(model, cut)} if rank == 0 else {}
+    persistent = frozenset(model.state_dict(keep_vars=True))
     return ModelState(
-        stages=stages, rest=rest, aliases=_aliases(model), persistent=frozenset(model.state_dict(keep_vars=True)),
+        stages=stages, rest=rest, aliases=_aliases(model), persistent=persistent, written=cut.written - persistent,
         first_rank=first_rank, group=group, unlike=unlike, pieces=pieces,
     )  # fmt: skip
 

@@ -237,6 +237,15 @@ class Counting(Layer):
         return before + h / (1 + self.three)
 
 
+class HiddenCounting(Counting):
+    """The same, of which torch's state_dict keeps only the last."""
+
+    def set(self) -> None:
+        super().set()
+        for name in ("one", "two"):
+            self.register_buffer(name, torch.zeros(()), persistent=False)
+
+
 class Spectral(Layer):
     """A product of spectral norm one, whose vectors follow the weight."""
 
@@ -312,6 +321,10 @@ class Stateful(nn.Module):
 
 def counting() -> nn.Module:
     return Stateful(Counting, Layer, Counting, Layer)
+
+
+def hidden_counting() -> nn.Module:
+    return Stateful(HiddenCounting, Layer, Counting, Layer)
 
 
 def spectral() -> nn.Module:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from examples.parity.cases import Case, plan_of
@@ -24,6 +25,7 @@ from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.distributed.world import World
 from placer.runtime.verify.batches import uneven_batch
+from writing_models import BATCH
 
 SECONDS = 1800.0
 
@@ -82,6 +84,34 @@ def test_both_copies_of_a_tied_parameter_on_a_rank_go_on_from_what_was_saved(wor
     one, other = states
     assert isinstance(one, dict) and isinstance(other, dict)
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())  # type: ignore[arg-type]
+
+
+class Older(TrainingState):
+    """As an older placer saved it."""
+
+    def state_dict(self) -> State:
+        return {name: part for name, part in super().state_dict().items() if name != "beside"}
+
+
+@pytest.mark.parametrize("kind", [TrainingState, Older])
+def test_buffers_that_are_not_persistent_and_written_go_on_too(
+    kind: type[TrainingState], world: World, tmp_path: Path
+) -> None:
+    plan = plan_of(Case(model="writing_models:hidden_counting", shapes=BATCH))
+    batches = [uneven_batch(plan, step) for step in range(4)]
+    trained, resumed = load(plan), load(plan)
+    for batch in batches[:2]:
+        trained.step(batch)
+    Checkpoints(tmp_path / "c", world, fingerprint="f").save(kind(trained), Progress(step=2, position=2))
+    checkpoints = Checkpoints(tmp_path / "c", world, fingerprint="f")
+    assert checkpoints.resume(TrainingState(resumed)) == Progress(step=2, position=2)
+    same = [resumed.step(batch) for batch in batches[2:]] == [trained.step(batch) for batch in batches[2:]]
+    assert same == (kind is TrainingState)
+    told = [note for note in checkpoints.notes if "lacks the buffers layers.0.one, layers.0.two, which" in note]
+    assert len(told) == (kind is Older)
+    save_weights(plan, world, TrainingState(resumed), str(tmp_path / "w"))
+    weights = load_file(tmp_path / "w" / "model.safetensors")
+    assert {"layers.0.three", "layers.2.one"} <= {*weights} and "layers.0.one" not in weights
 
 
 def words_plan(precision: Precision, optimizer: str = "adamw") -> Plan:
