@@ -75,7 +75,10 @@ def _seconds(value: float) -> float:
 
 
 MOST_SECONDS = 1e8  # three years: what a person means is less, and torch's timeouts end at some hundred years
-Timeout = typer.Option(callback=_seconds, help="Seconds after which ranks that do not answer are given up.")
+Timeout = typer.Option(
+    callback=_seconds,
+    help="Seconds after which ranks that do not answer are given up, once all have started: for that each has 300.",
+)
 Compile = Annotated[bool, typer.Option("--compile", help="Run blocks by torch.compile.")]
 CompileBackend = Annotated[
     Literal["inductor", "aot_eager"], typer.Option(help="With --compile: what compiles; aot_eager needs no compiler.")
@@ -96,8 +99,9 @@ def print_result(view: RenderableType, document: Document, as_json: bool) -> Non
 
 
 def first_rank() -> bool:
-    """Whether this process speaks for all: rank 0 under torchrun, and any process without it."""
-    return os.environ.get("RANK", "0") == "0"
+    """Whether this process speaks for all: rank 0 under torchrun, any process without it, and one of no such run."""
+    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "")
+    return not rank.isdecimal() or int(rank) == 0 or (size.isdecimal() and int(rank) >= int(size))
 
 
 def warn(notes: Iterable[str]) -> None:

@@ -5,7 +5,8 @@ the error there. A rank whose communication fails looks, for at most SEARCH_SECO
 
     1. an error that a rank left,
     2. a process that is gone (each host sees its own, and leaves what it found for the others),
-    3. at last, ranks that left nothing: they hang, or their machine is gone.
+    3. then a rank that was told to end (SIGTERM, SIGINT) while none had failed: one that was told so later was because,
+    4. at last, ranks that left nothing: they hang, or their machine is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -90,8 +91,15 @@ class Watch:
         self._leave("error", self._rank, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
     def notice(self) -> None:
-        """Tell the others that this rank ends because of another, or was asked to end."""
+        """Tell the others that this rank ends because of another."""
         self._leave("noticed", self._rank, "noticed")
+
+    def leave_told(self, signal_name: str) -> None:
+        """Tell the others that this rank ends because it was told to, which is no news where some rank has failed."""
+        if self._store.check([FAILED]):
+            self.notice()
+        else:
+            self._leave("told", self._rank, f"was ended by {signal_name}, which somebody sent it")
 
     def cause(self, *, blame_silent: bool = True) -> str:
         """Which rank made communication fail, in words, "" where none did; waits at most SEARCH_SECONDS.
@@ -100,7 +108,7 @@ class Watch:
         """
         try:
             self.notice()
-            return self._search() or (self._silent() if blame_silent else "")
+            return self._search() or (self._told() or self._silent() if blame_silent else "")
         except (dist.DistError, RuntimeError):
             return "rank 0 died, or its machine is gone (it kept the store of the run)"
 
@@ -124,6 +132,9 @@ class Watch:
             time.sleep(0.05)
         return ""
 
+    def _told(self) -> str:
+        return "; ".join(f"rank {rank} {text}" for rank, text in self._left("told"))
+
     def _silent(self) -> str:
         noticed = {rank for rank, _ in self._left("noticed")}
         others = (rank for rank in range(self._world_size) if rank != self._rank)
@@ -137,7 +148,7 @@ class Watch:
 
     def _gone(self, rank: int) -> bool:
         """Whether the process of `rank` was on this host and has ended without leaving why."""
-        ended_in_words = any(self._store.check([f"{kind}/{rank}"]) for kind in ("error", "noticed", "done"))
+        ended_in_words = any(self._store.check([f"{kind}/{rank}"]) for kind in ("error", "noticed", "told", "done"))
         if ended_in_words or not self._store.check([f"alive/{rank}"]):
             return False
         entry = json.loads(self._store.get(f"alive/{rank}"))
@@ -190,6 +201,11 @@ def guarded(watch: Watch) -> Iterator[None]:
         told.ending = True
         cause = watch.cause(blame_silent=False) or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
         raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
+    except KeyboardInterrupt:
+        told.ending = True
+        with suppress(dist.DistError, RuntimeError):  # rank 0, which keeps the store, may be gone
+            watch.leave_told("SIGINT")
+        raise
     except Exception as error:
         told.ending = True
         if not is_communication(error):
@@ -258,7 +274,8 @@ class _Told:
     def _end(self) -> NoReturn:
         self.heard.set()
         # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
-        self._watch.notice()
+        with suppress(dist.DistError, RuntimeError):  # rank 0, which keeps the store, may be gone
+            self._watch.leave_told("SIGTERM")
         raise Terminated
 
     def _ask_again(self) -> None:

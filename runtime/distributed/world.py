@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch exports them unsaid
 
-from placer.errors import UsageError
+from placer.errors import ExecutionError, UsageError
 from placer.io.processes import die_with_parent
 from placer.plans.plan import Plan
 from placer.program.instructions import Collective, Program
@@ -31,6 +31,7 @@ from placer.runtime.distributed.mpi.started import told_as_torchrun_tells, under
 TIMEOUT_SECONDS = 60.0
 # By whether it was mpirun.
 STARTERS = {False: "torchrun", True: "mpirun"}
+_START = "start the ranks with torchrun, which sets it"
 # Every rank joins the same number of times; each time the store's keys are new.
 _JOINED = count()
 
@@ -68,16 +69,26 @@ def require_world(plan: Plan, plan_path: str = "plan.json") -> World:
         raise UsageError(
             f"a plan runs under torchrun, which did not start this process; run: {_advice(plan, plan_path)}"
         )
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    size, rank = _environment_number("WORLD_SIZE"), _environment_number("RANK")
     if size != plan.world_size:
         more = "more" if size > plan.world_size else "fewer"
         raise UsageError(
             f"the plan wants {plan.world_size} ranks, {STARTERS[under_mpirun()]} started {size}, {more} than it wants; "
             f"run: {_advice(plan, plan_path)}"
         )
+    if rank >= size:
+        raise UsageError(f"RANK is {rank} in the environment, of {size} ranks, which count from 0; {_START}")
     # On several hosts ranks may have to change places before their devices can be looked for.
     device = device_of(plan, rank) if on_several_hosts() else present_device(plan, rank)
     return World(rank=rank, size=size, device=device)
+
+
+def _environment_number(name: str, default: str = "") -> int:
+    """What the environment has under `name`. Raises UsageError where it is no number."""
+    text = os.environ.get(name, default)
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"{name} is {text!r} in the environment, which is no number; {_START}")
+    return int(text)
 
 
 def _advice(plan: Plan, plan_path: str) -> str:
@@ -140,18 +151,33 @@ def joined(
 def _store(world: World, timeout: timedelta) -> Store:
     """The store of this attempt: torchrun's own where it shares it, so that it outlives every rank.
 
-    Raises UsageError where the environment does not say where ranks meet.
+    Raises UsageError where the environment does not say where ranks meet, ExecutionError where they cannot there.
     """
     unsaid = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if unsaid:
         raise UsageError(f"{' and '.join(unsaid)} are not set, where ranks meet; start the ranks with torchrun")
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world.size, is_master=world.first and not shared,
-        timeout=timeout, wait_for_workers=False, multi_tenant=True,
-    )  # fmt: skip
+    address, port = os.environ["MASTER_ADDR"], _environment_number("MASTER_PORT")
+    try:
+        store = TCPStore(
+            address, port, world.size, is_master=world.first and not shared, timeout=timeout, wait_for_workers=False,
+            multi_tenant=True,
+        )  # fmt: skip
+    except dist.DistError as error:
+        raise ExecutionError(_no_meeting(address, port, error)) from error
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"placer/{attempt}/{next(_JOINED)}", store)
+
+
+def _no_meeting(address: str, port: int, error: Exception) -> str:
+    """Why ranks do not meet, in words."""
+    if "EADDRINUSE" in str(error):
+        return (
+            f"port {port} of {address}, where the ranks were to meet, is in use by another process; give a free one "
+            "(torchrun --master-port, or MASTER_PORT), or leave its choice to torchrun --standalone"
+        )
+    said = str(error).strip().split("\n")[0][:200]
+    return f"this rank does not reach port {port} of {address}, where the ranks meet ({said}); is rank 0 up there?"
 
 
 def _end_in_order(watch: Watch) -> None:
@@ -173,7 +199,7 @@ def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
     """This process's rank in the plan; joins the others under torchrun. Raises UsageError where their number
     differs."""
     told_as_torchrun_tells()
-    found = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    found = dist.get_world_size() if dist.is_initialized() else _environment_number("WORLD_SIZE", "1")
     if found != plan.world_size:
         under = (
             "" if dist.is_initialized() or "WORLD_SIZE" in os.environ else " (this process was not started by torchrun)"
@@ -188,7 +214,7 @@ def join(plan: Plan, timeout_seconds: float = TIMEOUT_SECONDS) -> int:
         _require_order(plan)
         return dist.get_rank()
     # Not torch's own meeting by the environment: its keys are those of the first group also where a second is made.
-    timeout, rank = timedelta(seconds=timeout_seconds), int(os.environ.get("RANK", "0"))
+    timeout, rank = timedelta(seconds=timeout_seconds), _environment_number("RANK", "0")
     store = _store(World(rank=rank, size=plan.world_size, device=device_of(plan, rank)), timeout)
     rank = rank_in_plan(plan, PrefixStore("hosts", store))
     dist.init_process_group(

@@ -37,6 +37,15 @@ def fails(world: World) -> None:
     dist.all_reduce(torch.ones(4))
 
 
+def is_told(world: World) -> None:
+    """Rank 1 is sent the signal that is named."""
+    dist.barrier()
+    if world.rank == 1:
+        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+        time.sleep(3600)
+    dist.all_reduce(torch.ones(4))
+
+
 def hangs(world: World) -> None:
     if world.rank == 1:
         time.sleep(3600)
@@ -49,7 +58,7 @@ def sleeps(world: World) -> None:
     time.sleep(3600)
 
 
-DEEDS = {deed.__name__: deed for deed in (fine, killed, fails, hangs, sleeps)}
+DEEDS = {deed.__name__: deed for deed in (fine, killed, fails, is_told, hangs, sleeps)}
 
 
 def joins_again() -> None:

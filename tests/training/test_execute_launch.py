@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,9 +18,11 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from execute_plans import two_rank_plan
+from placer.cli.options import first_rank
 from placer.errors import ExecutionError, UsageError
 from placer.runtime.distributed.faults import Watch, guarded
 from placer.runtime.distributed.launch import failure, launch_module
+from placer.runtime.distributed.world import joined as world_joined
 from placer.runtime.distributed.world import require_world
 
 SECONDS = 1800.0
@@ -75,7 +78,7 @@ def test_a_rank_that_is_told_to_end_as_it_leaves_in_order_ends_as_told() -> None
     store = HashStore()
     with pytest.raises(ExecutionError, match="ended by SIGTERM"), joined(store):
         ctypes.CDLL(None).kill(os.getpid(), signal.SIGTERM)
-    assert store.check(["noticed/0"])
+    assert store.check(["told/0"])
 
 
 def test_a_rank_that_handles_an_error_is_let_and_ends_after_it() -> None:
@@ -168,6 +171,23 @@ def test_an_error_of_one_rank_is_told_by_the_other() -> None:
     assert "rank 1 failed: ValueError: a shelf fell over" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_rank_that_somebody_ends_is_named_by_the_other(name: str) -> None:
+    with pytest.raises(ExecutionError) as caught:
+        launch_module(("execute_ranks", "is_told", name), 2, SECONDS)
+    assert f"rank 1 was ended by {name}, which somebody sent it; this rank ended because of it" in str(caught.value)
+
+
+def test_a_rank_that_is_told_to_end_because_another_failed_is_no_cause() -> None:
+    store = HashStore()
+    ranks = [Watch(store, rank, 3) for rank in range(3)]
+    ranks[0].leave_told("SIGTERM")
+    ranks[1].leave_told("SIGTERM")
+    assert ranks[2].cause().startswith("rank 0 was ended by SIGTERM") and "rank 1" not in ranks[2].cause()
+    ranks[1].leave_error(ValueError("a shelf fell over"))
+    assert ranks[2].cause() == "rank 1 failed: ValueError: a shelf fell over"
+
+
 def test_a_hanging_rank_is_named_after_the_group_timeout() -> None:
     with pytest.raises(ExecutionError) as caught:
         launch_module(("execute_ranks", "hangs"), 2, SECONDS)
@@ -213,6 +233,43 @@ def test_fewer_ranks_than_the_plan_wants_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(UsageError, match=r"wants 2 ranks, torchrun started 1, fewer"):
         require_world(two_rank_plan())
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x' in the environment, which is no number; start the ranks with"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK is 5 in the environment, of 2 ranks, which count from 0; start the"),
+        ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two' in the environment, which is no number; start"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "x"}, "MASTER_PORT is 'x' in the environment"),
+    ],
+)
+def test_an_environment_that_names_no_rank_is_refused(
+    told: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"MASTER_ADDR": "127.0.0.1", **told}.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(UsageError, match=said), world_joined(two_rank_plan()):
+        pass
+
+
+def test_a_rank_that_no_run_has_speaks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = {}
+    for rank in ("0", "1", "2", "x"):
+        monkeypatch.setenv("RANK", rank)
+        said[rank] = first_rank()
+    assert said == {"0": True, "1": False, "2": True, "x": True}
+
+
+def test_a_port_that_is_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for name, text in told.items():
+            monkeypatch.setenv(name, text)
+        with pytest.raises(ExecutionError, match=f"port {port} of 127.0.0.1.*is in use"), world_joined(two_rank_plan()):
+            pass
 
 
 def test_output_without_torchruns_report_names_no_rank() -> None:
