@@ -23,6 +23,7 @@ from placer.tracer.graph_builder import references
 from placer.tracer.inputs.batches import Batch, BatchInput, BatchLike, normalised
 
 T = TypeVar("T")
+STALE, AGAIN = "the plan is stale, this has changed: ", "Plan again with `placer plan`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,31 @@ def _require_same(planned: Graph, found: Graph) -> None:
         outputs, theirs = planned.block_class(index).outputs, found.block_class(index).outputs
         if outputs != theirs or block.inputs != found.blocks[index].inputs:
             raise StalePlanError(f"block {block.name} exchanges other values than the plan knows; plan again")
+    _require_same_parameters(planned, found)
+    _require_same_arguments(planned, found)
+
+
+def _require_same_parameters(planned: Graph, found: Graph) -> None:
+    """The same weights under the same names: two that are tied are one, which a fingerprint of names does not tell."""
+    before, now = ({n: None for n, one in graph.parameters.items() if not one.buffer} for graph in (planned, found))
+    changes = [
+        *(f"{name} is one of its own" for name in now if name not in before),
+        *(f"{name} is none, or tied to another" for name in before if name not in now),
+    ]
+    if changes:
+        raise StalePlanError(f"{STALE}the model's weights ({'; '.join(changes[:3])}). {AGAIN}")
+
+
+def _require_same_arguments(planned: Graph, found: Graph) -> None:
+    """The same constants in the calls, as far as ops have the same results: other precisions make other calls."""
+    for (block, op), (_, now) in zip(planned.ops, found.ops, strict=False):
+        if op.target != now.target or op.outputs != now.outputs:
+            return
+        if op.arguments and op.arguments != now.arguments:
+            raise StalePlanError(
+                f"{STALE}{op.source or op.module or block.name} calls {op.target}({now.arguments}), "
+                f"in the plan ({op.arguments}). {AGAIN}"
+            )
 
 
 def _captured(source: Source) -> Captured:
