@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, cast
@@ -31,6 +31,7 @@ from placer.runtime.checkpoint.folder import (
     complete,
     empty,
     failed_to_write,
+    incomplete,
     lock_folder,
     put_aside,
     read_marker,
@@ -39,7 +40,7 @@ from placer.runtime.checkpoint.folder import (
     without_buffers,
     without_checksums,
 )
-from placer.runtime.checkpoint.other_settings import requests, unlike
+from placer.runtime.checkpoint.other_settings import model_names, of_another_model, requests, unlike
 from placer.runtime.checkpoint.stateful import (
     State,
     Stateful,
@@ -152,20 +153,26 @@ class Checkpoints:
         for path in self.agree(lambda: candidates(self._folder)):
             why = self._load(path, saved)
             if why is None:
-                self.agree(lambda: put_aside(wrong))
-                passed_over = (
-                    f"the checkpoint {bad} cannot be read ({reason}); it is kept as {aside(bad).name}, "
-                    f"and the run goes on from {path.name}"
-                    for bad, reason in wrong.items()
-                )
-                self.notes = (*passed_over, *without_checksums(path), *self.notes)
-                marker = read_marker(path)
-                return Progress(step=marker.step, position=marker.position, rows=marker.rows)
+                return self._taken(path, wrong)
             wrong[path] = why
+        self.notes = self.agree(lambda: incomplete(self._folder))
         if wrong:
             listed = "; ".join(f"{path} does not load: {reason}" for path, reason in wrong.items())
             raise UsageError(f"the checkpoint {listed}; repair it, move it away or give another folder")
         return None
+
+    def _taken(self, path: Path, wrong: Mapping[Path, str]) -> Progress:
+        """How far `path` had come, which is loaded; those that cannot be read are put aside, and named in `notes`."""
+        self.agree(lambda: put_aside(wrong))
+        passed_over = (
+            f"the checkpoint {bad} cannot be read ({reason}); it is kept as {aside(bad).name}, "
+            f"and the run goes on from {path.name}"
+            for bad, reason in wrong.items()
+        )
+        marker = read_marker(path)
+        parts = self.agree(lambda: incomplete(self._folder, marker.step))
+        self.notes = (*passed_over, *parts, *without_checksums(path), *self.notes)
+        return Progress.model_validate(marker.model_dump(include={*Progress.model_fields}))
 
     def _load(self, path: Path, saved: Stateful) -> str | None:
         """Load `path`; why that cannot be, where it cannot. Every rank gives the same answer."""
@@ -182,6 +189,13 @@ class Checkpoints:
         index = reader.read_index()
         known = keep_random_of(state, self._world, index.state_dict_metadata)
         lacking = self._every(keep_buffers_of(state, index.state_dict_metadata))
+        held = {name for names in self._every(model_names(state)) for name in names}
+        other = of_another_model(held, index)
+        if other:
+            raise StalePlanError(
+                f"the checkpoint {path} does not load: it is of another model than the plan's ({other}); "
+                "give another folder with --checkpoint"
+            )
         asked, told = requests(state, index), self._every(unlike(state, index))
         for reason in filter(None, told):
             raise UsageError(f"the checkpoint {path} {reason}")
@@ -232,8 +246,8 @@ class Checkpoints:
         tick: Tick,
     ) -> None:
         made = Marker(
-            step=progress.step, position=progress.position, rows=progress.rows, fingerprint=self._fingerprint,
-            ranks=self._world.size, files=writer.conclude(parts),
+            **progress.model_dump(), fingerprint=self._fingerprint, ranks=self._world.size,
+            files=writer.conclude(parts),
         )  # fmt: skip
         complete(partial, final, made)
         remove_older(self._folder, self._keep, tick)

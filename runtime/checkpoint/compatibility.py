@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from placer import tracer
 from placer.errors import StalePlanError, UsageError
 from placer.plans.plan import Plan
-from placer.runtime.checkpoint.folder import MARKER, candidates, read_marker, unreadable, without_checksums
+from placer.runtime.checkpoint.folder import MARKER, candidates, incomplete, read_marker, unreadable, without_checksums
 from placer.runtime.storage.reader import CheckpointReader
 
 
@@ -66,10 +66,11 @@ def _readable(folder: Path) -> tuple[Path, tuple[str, ...]]:
     for path in found:
         why = unreadable(path)
         if why is None:
-            return path, tuple(f"{one}; {path.name} is taken instead" for one in wrong)
+            parts = incomplete(folder, read_marker(path).step) if path != folder else ()
+            return path, (*(f"{one}; {path.name} is taken instead" for one in wrong), *parts)
         wrong.append(f"the checkpoint {path} cannot be read: {why}")
     raise UsageError(
         f"{'; '.join(wrong)}; give another checkpoint"
-        if wrong
+        if (wrong := [*wrong, *incomplete(folder)])
         else f"{folder} holds no complete checkpoint; give the folder of `placer execute --checkpoint`"
     )

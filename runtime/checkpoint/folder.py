@@ -38,13 +38,18 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Progress(BaseModel):
-    """How far a run has come: steps done, and the position of the next batch, of `rows` rows each (None: not said)."""
+    """How far a run has come: steps done, and the position of the next batch, of `rows` rows each (None: not said).
+
+    seed, samples: what the order of the data follows from, its seed and how many rows it has (None: not said).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     step: Count
     position: Count
     rows: Count | None = None
+    seed: int | None = None
+    samples: Count | None = None
 
     def at(self, rows: int) -> Progress:
         """The same rows read, in batches of another size. Raises UsageError where they are no whole number of them."""
@@ -55,7 +60,17 @@ class Progress(BaseModel):
                 f"of {rows}: some would come twice. Go on with a batch whose rows divide {read}, or from the saved "
                 "weights (--weights)"
             )
-        return Progress(step=self.step, position=read // rows, rows=rows)
+        return self.model_copy(update={"position": read // rows, "rows": rows})
+
+    def in_another_order(self, *, seed: int, samples: int | None) -> tuple[str, ...]:
+        """What to say where a run reads its data with another seed, or other data; nothing where it is the same."""
+        if self.seed in (None, seed) and self.samples in (None, samples):
+            return ()
+        before, now = (
+            f"{'random batches' if count is None else f'{count} rows'} with seed {drawn}"
+            for count, drawn in ((self.samples, self.seed), (samples, seed))
+        )
+        return (f"the checkpoint's run read {before}; this one {now}: rows of this epoch come again or are left out",)
 
 
 class Marker(Progress):
@@ -78,6 +93,20 @@ def candidates(folder: Path) -> list[Path]:
         return []
     named = [path for path in folder.iterdir() if COMPLETE.match(path.name) and (path / MARKER).exists()]
     return sorted(named, key=lambda path: int(path.name.split("-")[1]), reverse=True)
+
+
+def incomplete(folder: Path, than: int = -1) -> tuple[str, ...]:
+    """What to say of the checkpoints of steps after `than` that lack their marker, and so are none.
+
+    A run that is killed as it saves leaves none of them: those have another name until they have all.
+    """
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    steps = ((path, COMPLETE.match(path.name)) for path in found if not (path / MARKER).exists())
+    return tuple(
+        f"the checkpoint {path} cannot be read: {MARKER} is missing (was it copied in part?); it is passed over"
+        for path, named in steps
+        if named and int(named[1]) > than
+    )
 
 
 def unreadable(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""A checkpoint of a run with another precision or optimizer: what is read for what, and why it cannot go on.
+"""A checkpoint of a run with another precision, optimizer or model: what is read for what, and why it cannot go on.
 
     the checkpoint's weights    the plan's      weights and float32 masters are read from
     16 bits                     other 16 bits   masters, those too
@@ -10,7 +10,7 @@ An optimizer's state has no counterpart in another's.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -52,6 +52,24 @@ def unlike(state: State, index: Metadata) -> str | None:
         "cannot be taken over. Go on under a plan with the optimizer of the checkpoint (placer plan --optimizer, "
         "--momentum), or begin another run from its weights (placer weights, then --weights) in another --checkpoint"
     )
+
+
+def model_names(state: State) -> tuple[str, ...]:
+    """The parameters and buffers that a rank holds."""
+    return tuple(_part(state, "model"))
+
+
+def of_another_model(held: Collection[str], index: Metadata) -> str:
+    """How the model of which ranks have `held` differs from that of the checkpoint of `index`; "" where it does not.
+
+    Weights that are tied in one of them lack a name there, which fingerprints do not tell.
+    """
+    parts = [name.split(".", 1) for name in index.state_dict_metadata]
+    saved = {name for kind, name in parts if kind == "model"}
+    trained = {name.rpartition(".")[0] for kind, name in parts if kind == "optimizer"}
+    lacking, more = sorted(set(held) - saved), sorted((saved & trained) - set(held))
+    parts = (("the checkpoint has no", lacking), ("the model has no", more))
+    return "; ".join(f"{who} {', '.join(names[:3])}" for who, names in parts if names)
 
 
 def _told(keys: set[str], dtypes: Iterator[torch.dtype | None]) -> str:

@@ -25,12 +25,14 @@ class Data:
     """Batches by position; the same position gives the same batch, whatever was asked before.
 
     name: for the log. batch: for training, counted from 0 and never ending: epochs follow each other. held_out: for
-    evaluation; its rows are never trained on (unless the data is one sample).
+    evaluation; its rows are never trained on (unless the data is one sample). samples: how many rows there are, those
+    for evaluation too; None of random ones.
     """
 
     name: str
     batch: Callable[[int], Batch]
     held_out: Callable[[int], Batch]
+    samples: int | None = None
 
 
 def synthetic_data(graph: Graph, rows: int, seed: int) -> Data:
@@ -67,6 +69,7 @@ class SampleOrder:
             name=f"{name}{few if self._trained < self._rows else ''}",
             batch=lambda position: gather(self._training(position)),
             held_out=lambda position: gather(self._evaluation(position)),
+            samples=self._trained + self._kept,
         )
 
     def _training(self, position: int) -> list[int]:

@@ -116,15 +116,7 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
     )
     engine = _loaded(plan, options, world)
     checkpoints = _checkpoints(plan, options, world)
-    found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
-    for note in checkpoints.notes if checkpoints and world.first else ():
-        print(f"placer: {note}", file=sys.stderr)
-    start = (found or Progress(step=0, position=0)).at(plan.rows)
-    if options.one_device and start.step:
-        raise UsageError(
-            f"the run goes on from step {start.step}, where one device cannot begin; "
-            "give another folder with --checkpoint"
-        )
+    start = _resumed(plan, options, world, engine, data, checkpoints)
     engine.runs.steps = start.step
     return _Run(
         plan=plan,
@@ -137,6 +129,24 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
         checkpoints=checkpoints,
         start=start,
     )
+
+
+def _resumed(
+    plan: Plan, options: ExecuteOptions, world: World, engine: _Loaded, data: Data, checkpoints: Checkpoints | None
+) -> Progress:
+    """Where the run begins: from the last complete checkpoint, whose state the engine then has."""
+    found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
+    for note in checkpoints.notes if checkpoints and world.first else ():
+        print(f"placer: {note}", file=sys.stderr)
+    for note in found.in_another_order(seed=options.seed, samples=data.samples) if found and world.first else ():
+        print(f"placer: {note}", file=sys.stderr)
+    start = (found or Progress(step=0, position=0)).at(plan.rows)
+    if options.one_device and start.step:
+        raise UsageError(
+            f"the run goes on from step {start.step}, where one device cannot begin; "
+            "give another folder with --checkpoint"
+        )
+    return start
 
 
 def _checkpoints(plan: Plan, options: ExecuteOptions, world: World) -> Checkpoints | None:
@@ -268,7 +278,10 @@ class _Run:
         if self.checkpoints and self.engine.state and (due or last):
             self._require_finite(self.engine.state, done)
             began = time.perf_counter()
-            progress = Progress(step=done, position=self._position(done), rows=self.plan.rows)
+            progress = Progress(
+                step=done, position=self._position(done), rows=self.plan.rows, seed=options.seed,
+                samples=self.data.samples,
+            )  # fmt: skip
             write = self.checkpoints.save_beside if options.checkpoint_async else self.checkpoints.save
             self.saved = str(write(self.engine.state, progress))
             self.logs.write("checkpoint", done, {"path": self.saved, "seconds": time.perf_counter() - began})

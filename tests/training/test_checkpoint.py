@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -176,6 +177,9 @@ def test_the_last_complete_one_is_taken_and_old_ones_are_removed(world: World, t
     loaded = Numbers(0.0)
     assert checkpoints.resume(loaded) == Progress(step=2, position=2)
     assert loaded.tensor[0] == 2.0
+    assert [note.partition(" cannot be read: ")[2] for note in checkpoints.notes] == [
+        "complete.json is missing (was it copied in part?); it is passed over"
+    ]
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next_save(world: World, tmp_path: Path) -> None:
@@ -193,7 +197,7 @@ def test_a_checkpoint_of_another_model_is_refused(world: World, tmp_path: Path) 
 def test_a_checkpoint_that_lacks_a_parameter_or_is_damaged_is_refused(world: World, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, world, fingerprint="f")
     path = checkpoints.save(Numbers(1.0), Progress(step=1, position=1))
-    with pytest.raises(UsageError, match=r"does not load.*bias"):
+    with pytest.raises(StalePlanError, match=r"does not load: it is of another model.*the checkpoint has no bias\)"):
         checkpoints.resume(Numbers(1.0, "bias"))
     next(path.glob("*.distcp")).write_bytes(b"")
     with pytest.raises(UsageError, match="does not load"):
@@ -303,6 +307,56 @@ def test_a_batch_of_another_size_goes_on_at_the_row_that_comes_next() -> None:
     assert Progress(step=3, position=6).at(4) == Progress(step=3, position=6, rows=4)
     with pytest.raises(UsageError, match=r"has read 48 rows, in batches of 8, .* batches of 5"):
         eight.at(5)
+
+
+class Stepped(Numbers):
+    """The same after a step of an optimizer."""
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "optimizer": {self.name: {"step": torch.zeros(())}}}
+
+
+def test_a_checkpoint_whose_model_has_weights_that_the_plans_ties_is_of_another_model(
+    world: World, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f")
+    checkpoints.save(Both(), Progress(step=1, position=1))
+    with pytest.raises(StalePlanError, match=r"is of another model than the plan's \(the model has no head\.weight\)"):
+        checkpoints.resume(Stepped(0.0, "words.weight"))
+
+
+class Both(Stepped):
+    """Two such."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, "words.weight")
+
+    def state_dict(self) -> State:
+        other = Stepped(1.0, "head.weight").state_dict()
+        return {
+            kind: {**part, **cast(State, other[kind])}
+            for kind, part in cast(dict[str, State], super().state_dict()).items()
+        }
+
+
+def test_only_an_incomplete_checkpoint_begins_anew_and_says_so(world: World, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, world, fingerprint="f")
+    (checkpoints.save(Numbers(1.0), Progress(step=1, position=1)) / "complete.json").unlink()
+    assert checkpoints.resume(Numbers(0.0)) is None
+    assert "step-00000001 cannot be read: complete.json is missing" in checkpoints.notes[0]
+
+
+def test_other_data_or_another_seed_is_told_as_a_run_goes_on(world: World, tmp_path: Path) -> None:
+    saved = Progress(step=2, position=2, rows=6, seed=0, samples=9)
+    Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(1.0), saved)
+    found = Checkpoints(tmp_path, world, fingerprint="f").resume(Numbers(0.0))
+    assert found == saved and found.in_another_order(seed=0, samples=9) == ()
+    assert found.in_another_order(seed=0, samples=31) == (
+        "the checkpoint's run read 9 rows with seed 0; this one 31 rows with seed 0: "
+        "rows of this epoch come again or are left out",
+    )
+    assert "random batches with seed 3" in found.in_another_order(seed=3, samples=None)[0]
+    assert Progress(step=2, position=2, rows=6).in_another_order(seed=5, samples=31) == ()
 
 
 def test_a_checkpoint_says_how_many_rows_a_batch_had(tmp_path: Path, world: World) -> None:

@@ -19,7 +19,8 @@ from placer.errors import UsageError
 from placer.plans.plan import Sharding
 from placer.program.instructions import Message
 from placer.program.lowering import lower
-from placer.runtime.checkpoint.folder import latest
+from placer.runtime.checkpoint.folder import latest, read_marker
+from placer.runtime.data import open_data
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.training.execute import execute, require_outputs
 from placer.runtime.training.run_report import ExecuteOptions, LearningRate, RunReport
@@ -146,6 +147,14 @@ def test_a_loss_that_is_no_number_ends_every_rank_and_is_not_saved(runs: Path) -
         assert kind == "ExecutionError" and "; the weights are spoilt" in message
     found = latest(runs / "c")
     assert found is not None and found.name == "step-00000001"
+
+
+def test_a_checkpoint_says_what_the_order_of_the_data_follows_from(runs: Path) -> None:
+    found = latest(runs / "a")
+    assert found is not None
+    marker = read_marker(found)
+    data = open_data("stdlib", tiny_plan(2, 2).graph, rows=marker.rows or 0, seed=0)
+    assert (marker.seed, marker.samples) == (0, data.samples) and data.samples
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "weights"])

@@ -51,6 +51,7 @@ def shard_data(samples: ShardSet, graph: Graph, *, rows: int, seed: int) -> Data
         name=f"{len(samples.counts)} shards, {order.samples} samples{few if order.trained < rows else ''}",
         batch=lambda at: gather([order.training(index) for index in range(at * rows, (at + 1) * rows)]),
         held_out=lambda at: gather([order.held_out(index) for index in range(at * rows, (at + 1) * rows)]),
+        samples=order.samples,
     )
 
 
