@@ -60,8 +60,9 @@ def require_writable(path: str | Path) -> None:
         stream = _is_stream(path)
     except OSError as error:
         raise _cannot_write(path, error) from None
-    if not os.access(path if stream else target.parent, os.W_OK):
-        raise UsageError(f"cannot write {path}: permission denied; name another file")
+    where = path if stream else target.parent
+    if not os.access(where, os.W_OK):
+        raise UsageError(f"cannot write {path}: {_refusal(where)}; name another file")
 
 
 def require_folder(path: str | Path) -> None:
@@ -71,7 +72,12 @@ def require_folder(path: str | Path) -> None:
     if not standing.is_dir():
         raise UsageError(f"cannot write into {path}: {standing} is a file; name a folder")
     if not os.access(standing, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write into {path}: permission denied; name another folder")
+        raise UsageError(f"cannot write into {path}: {_refusal(standing)}; name another folder")
+
+
+def _refusal(path: str | Path) -> str:
+    """Why nothing is written there."""
+    return "read-only file system" if os.statvfs(path).f_flag & os.ST_RDONLY else "permission denied"
 
 
 def make_folder(path: str | Path) -> Path:

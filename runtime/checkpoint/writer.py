@@ -57,7 +57,13 @@ class CheckpointWriter(FileSystemWriter):
     def write(self) -> Written:
         """Write this rank's part. Raises OSError."""
         assert self._asked is not None
-        results = super().write_data(*self._asked).wait()
+        try:
+            results = super().write_data(*self._asked).wait()
+        except RuntimeError as error:
+            if self._files.failed is None:
+                raise
+            # torch's archive only says that it is not as long as it should be ("unexpected pos 704 vs 598", 2.13)
+            raise self._files.failed from error
         return Written(results=results, files=self._files.sums())
 
     def conclude(self, parts: Sequence[Written]) -> dict[str, Checksums]:
@@ -72,10 +78,11 @@ class CheckpointWriter(FileSystemWriter):
 
 
 class _Pieces(FileSystem):
-    """Files that are written in pieces."""
+    """Files that are written in pieces. failed: what the disk said where one could not be."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
+        self.failed: OSError | None = None
         self._written: dict[str, Summed] = {}
 
     def sums(self) -> dict[str, Checksums]:
@@ -95,19 +102,31 @@ class _Pieces(FileSystem):
                 yield stream
             return
         summed = self._written[Path(path).name] = Summed()
-        with _File(io.FileIO(path, "wb"), self._tick, summed) as file:
+        with _File(io.FileIO(path, "wb"), self._tick, summed, self._fail) as file:
             yield file
+
+    def _fail(self, error: OSError) -> None:
+        self.failed = self.failed or error
 
 
 class _File(io.BufferedWriter):
     """A file whose pieces are on disk before more is taken."""
 
-    def __init__(self, raw: io.FileIO, tick: Callable[[], None], summed: Summed) -> None:
+    def __init__(
+        self, raw: io.FileIO, tick: Callable[[], None], summed: Summed, fail: Callable[[OSError], None]
+    ) -> None:
         super().__init__(raw)
-        self._tick, self._pending, self._summed = tick, 0, summed
+        self._tick, self._pending, self._summed, self._fail = tick, 0, summed, fail
 
     def write(self, data: object) -> int:
-        """Write all of `data`."""
+        """Write all of `data`. Raises OSError, which callers in C++ lose."""
+        try:
+            return self._write(data)
+        except OSError as error:
+            self._fail(error)
+            raise
+
+    def _write(self, data: object) -> int:
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # whatever has bytes
         for start in range(0, len(view), PIECE_BYTES):
             piece = view[start : start + PIECE_BYTES]

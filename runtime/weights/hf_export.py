@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -87,7 +88,7 @@ def export_weights(
         if final.exists():
             final.rmdir()
         os.replace(partial, final)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter of a disk that is full
         raise ExecutionError(
             f"the weights could not be written to {folder}: {error}; free space and try again"
         ) from None

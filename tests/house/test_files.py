@@ -83,6 +83,19 @@ def test_a_path_that_cannot_be_written_is_known_before_the_work(tmp_path: Path, 
         require_writable(tmp_path / name)
 
 
+@pytest.mark.parametrize(("flags", "said"), [(os.ST_RDONLY, "read-only file system"), (0, "permission denied")])
+def test_a_file_system_that_is_read_only_is_told_from_a_folder_of_others(
+    flags: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = os.statvfs_result((*os.statvfs(tmp_path)[:8], flags, 255))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "statvfs", lambda _: mounted)
+    with pytest.raises(UsageError, match=f"cannot write .*: {said}; name another file"):
+        require_writable(tmp_path / "f")
+    with pytest.raises(UsageError, match=f"cannot write into .*: {said}; name another folder"):
+        require_folder(tmp_path)
+
+
 def test_links_in_a_circle_are_named(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -25,7 +27,9 @@ from placer.runtime.checkpoint.stateful import State
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.distributed.world import World
+from placer.runtime.storage.checksums import Summed
 from placer.runtime.verify.batches import uneven_batch
+from placer.runtime.weights import hf_export
 from writing_models import BATCH
 
 SECONDS = 1800.0
@@ -163,6 +167,27 @@ def test_weights_are_exported_whatever_killed_runs_left_of_theirs(world: World, 
     assert [path.name for path in tmp_path.iterdir()] == ["w"] and (tmp_path / "w" / "model.safetensors").is_file()
 
 
+def test_a_disk_that_is_full_as_weights_are_exported_is_named(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, limits = words_plan("float32"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    real = hf_export.require_new
+
+    def full(folder: str | Path) -> None:
+        real(folder)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+
+    monkeypatch.setattr(hf_export, "require_new", full)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(ExecutionError, match=r"weights could not be written to .*File too large.*; free space"):
+            save_weights(plan, world, TrainingState(load(plan)), str(tmp_path / "w"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_folder_without_checkpoints_resumes_nothing(world: World, tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "none", world, fingerprint="f").resume(Numbers(1.0)) is None
 
@@ -278,6 +303,23 @@ def test_what_a_full_disk_left_is_removed(world: World, tmp_path: Path, monkeypa
     with pytest.raises(ExecutionError, match="No space left"):
         checkpoints.save(Numbers(3.0), Progress(step=3, position=3))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_a_disk_that_fills_up_within_a_tensor_is_named(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's archive says "unexpected pos 704 vs 598" then."""
+    added, real = [], Summed.add
+
+    def full(self: Summed, piece: memoryview) -> None:
+        added.append(len(piece))
+        if len(added) > 3:
+            raise OSError(28, "No space left on device")
+        real(self, piece)
+
+    monkeypatch.setattr(Summed, "add", full)
+    with pytest.raises(ExecutionError, match="No space left on device; free space"):
+        Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(3.0), Progress(step=3, position=3))
 
 
 def test_a_folder_that_cannot_be_written_says_so(world: World, tmp_path: Path) -> None:
