@@ -80,7 +80,7 @@ class Problem:
     known_layouts: dict[Hashable, tuple[Graph, tuple[Layout, ...]]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    known_steps: dict[Hashable, float] = field(default_factory=dict, compare=False, repr=False)
+    known_steps: dict[Hashable, float] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def found(self, step_seconds: float) -> None:
         """Tell who listens that a legal plan of so many seconds a step is known."""

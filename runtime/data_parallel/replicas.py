@@ -40,7 +40,7 @@ from placer.runtime.distributed.tensors import GroupOf, summed_in
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Tensors
-from placer.runtime.stages.stage import StageModule
+from placer.runtime.stages.stage import BlockModule, StageModule
 
 
 class Replica:
@@ -142,7 +142,7 @@ class FsdpReplica(Replica):
         for block in stage.blocks:
             if any(parameter.dim() for parameter in block.parameters()):
                 self._shard(block, mesh, gives_up)
-                block.gives_up = gives_up
+                cast(BlockModule, block).gives_up = gives_up
         # The root is used by several blocks: it stays gathered from forward to backward.
         self._root = self._shard(stage, mesh, False)
 

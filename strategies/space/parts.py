@@ -21,7 +21,7 @@ from typing import TypeAlias
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.errors import Infeasible, UsageError
 from placer.search.judge import ROUNDING, Verdict, judge
-from placer.search.problem import Problem, Solution
+from placer.search.problem import Ended, Problem, Solution
 from placer.strategies.space.device_orders import Subcluster, group_classes, subcluster
 from placer.strategies.space.pin_conflicts import require_pins
 
@@ -39,8 +39,9 @@ def best_of_parts(problem: Problem, solve: Solve) -> Solution | Infeasible:
     best: Verdict | None = None
     failed: list[Infeasible] = []
     judged = 0
+    ended: Ended = ""
     for part in every:
-        asked = _asked(problem, part, judged, best)
+        asked = None if ended == "interrupt" else _asked(problem, part, judged, best, last=part is every[-1])
         if asked is None:
             continue
         found = solve(asked)
@@ -48,14 +49,14 @@ def best_of_parts(problem: Problem, solve: Solve) -> Solution | Infeasible:
             judged += 1
             failed.append(found)
             continue
-        judged += found.evaluations
+        judged, ended = judged + found.evaluations, found.ended
         verdict = judge(problem.costs, part.lifted(found.plan, problem.cluster), lowered=False)
         if verdict.legal and (best is None or verdict.seconds < best.seconds * (1 - ROUNDING)):
             best = verdict
             problem.found(verdict.seconds)
     if best is not None:
-        return Solution(plan=best.plan, evaluations=judged)
-    return failed[0] if failed else solve(problem)
+        return Solution(plan=best.plan, evaluations=judged, ended=ended)
+    return failed[0] if failed else solve(_less(problem, judged))
 
 
 def best_by_speed(problem: Problem, solve: Solve) -> Solution | Infeasible:
@@ -68,7 +69,12 @@ def best_by_speed(problem: Problem, solve: Solve) -> Solution | Infeasible:
     if isinstance(found, Infeasible):
         return found
     verdict = judge(problem.costs, whole.lifted(found.plan, problem.cluster))
-    return replace(found, plan=verdict.plan) if verdict.legal else solve(problem)
+    return replace(found, plan=verdict.plan) if verdict.legal else solve(_less(problem, found.evaluations))
+
+
+def _less(problem: Problem, judged: int) -> Problem:
+    """The problem with what is left of a budget, one evaluation at least."""
+    return problem if problem.budget is None else replace(problem, budget=max(1, problem.budget - judged))
 
 
 def listed_by_speed(cluster: Cluster) -> Subcluster:
@@ -94,16 +100,19 @@ def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
     return tuple(_part(cluster, part) for part in found[:MOST_PARTS])
 
 
-def _asked(problem: Problem, part: Subcluster, judged: int, best: Verdict | None) -> Problem | None:
-    """What is asked of a part, for half of what is left of a budget; None where there is nothing to hope for."""
+def _asked(problem: Problem, part: Subcluster, judged: int, best: Verdict | None, *, last: bool) -> Problem | None:
+    """What is asked of a part, for half of what is left of a budget, the last one for all of it; None where there is
+    nothing to hope for."""
     now, left = time.perf_counter(), None if problem.budget is None else problem.budget - judged
     if best is not None and (problem.spent or best.seconds <= _least_seconds(problem, part)):
         return None
     if left is not None and left <= 0:
         return None
+    share = 1 if last else 2
     asked = replace(
-        problem, cluster=part.cluster, progress=None, known_plans=(), budget=None if left is None else -(-left // 2),
-        until=None if problem.until is None else now + (problem.until - now) / 2,
+        problem, cluster=part.cluster, progress=None, known_plans=(),
+        budget=None if left is None else -(-left // share),
+        until=None if problem.until is None else now + (problem.until - now) / share,
     )  # fmt: skip
     try:
         require_pins(asked)
