@@ -68,8 +68,8 @@ def of_another_model(held: Collection[str], index: Metadata) -> str:
     saved = {name for kind, name in parts if kind == "model"}
     trained = {name.rpartition(".")[0] for kind, name in parts if kind == "optimizer"}
     lacking, more = sorted(set(held) - saved), sorted((saved & trained) - set(held))
-    told = (("the checkpoint has no", lacking), ("the model has no", more))
-    return "; ".join(f"{who} {', '.join(names[:3])}" for who, names in told if names)
+    differing = (("the checkpoint has no", lacking), ("the model has no", more))
+    return "; ".join(f"{who} {', '.join(names[:3])}" for who, names in differing if names)
 
 
 def _told(keys: set[str], dtypes: Iterator[torch.dtype | None]) -> str:

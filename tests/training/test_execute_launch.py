@@ -18,9 +18,9 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from execute_plans import two_rank_plan
-from placer.cli.options import first_rank
+from placer.cli.options import Timeout, first_rank
 from placer.errors import ExecutionError, UsageError
-from placer.runtime.distributed.faults import Watch, guarded
+from placer.runtime.distributed.faults import START_SECONDS, Watch, guarded
 from placer.runtime.distributed.launch import failure, launch_module
 from placer.runtime.distributed.world import joined as world_joined
 from placer.runtime.distributed.world import require_world
@@ -169,6 +169,10 @@ def test_an_error_of_one_rank_is_told_by_the_other() -> None:
     with pytest.raises(ExecutionError, match=r"rank 1 failed with exit code 1") as caught:
         launch_module(("execute_ranks", "fails"), 2, SECONDS)
     assert "rank 1 failed: ValueError: a shelf fell over" in str(caught.value)
+
+
+def test_the_help_of_timeout_says_how_long_ranks_have_to_start() -> None:
+    assert f"for that each has {START_SECONDS:.0f}." in str(Timeout.help)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
