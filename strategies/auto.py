@@ -99,7 +99,10 @@ class Portfolio:
             runs, ended = _all(problem, baselines)
         finally:
             baselines.close()
-        _settle(problem, runs)
+        try:
+            _settle(problem, runs)
+        except KeyboardInterrupt:
+            ended = "interrupt"
         return _summary(runs, ended)
 
 

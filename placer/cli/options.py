@@ -56,8 +56,7 @@ Batch = Annotated[
 
 def parsed_loads(text: str) -> tuple[float, ...]:
     """`8,1,1,1`, or the numbers of a file of that name, apart by commas or white space. Raises UsageError."""
-    written = set(text) <= set(NUMBERS) or ("," in text and not Path(text).exists())
-    listed = text if written else read_text(text, "the loads of experts")
+    listed = text if set(text) <= set(NUMBERS) or "," in text else read_text(text, "the loads of experts")
     try:
         return tuple(float(word) for word in listed.replace(",", " ").split())
     except ValueError as error:

@@ -40,7 +40,8 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 class Progress(BaseModel):
     """How far a run has come: steps done, and the position of the next batch, of `rows` rows each (None: not said).
 
-    seed, samples: what the order of the data follows from, its seed and how many rows it has (None: not said).
+    seed, samples: what the order of the data follows from, its seed (None: not said) and how many rows it has (None:
+    random batches).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,13 +65,14 @@ class Progress(BaseModel):
 
     def in_another_order(self, *, seed: int, samples: int | None) -> tuple[str, ...]:
         """What to say where a run reads its data with another seed, or other data; nothing where it is the same."""
-        if self.seed in (None, seed) and self.samples in (None, samples):
+        if self.seed is None or (self.seed, self.samples) == (seed, samples):
             return ()
         before, now = (
             f"{'random batches' if count is None else f'{count} rows'} with seed {drawn}"
             for count, drawn in ((self.samples, self.seed), (samples, seed))
         )
-        return (f"the checkpoint's run read {before}; this one {now}: rows of this epoch come again or are left out",)
+        what = "rows of this epoch come again or are left out" if self.samples and samples else "other rows are read"
+        return (f"the checkpoint's run read {before}; this one {now}: {what}",)
 
 
 class Marker(Progress):

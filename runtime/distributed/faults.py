@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 
 SEARCH_SECONDS = 5.0
+#: So long a death may take to show where a rank has left word that it was told to end.
+TOLD_SECONDS = 1.0
 # Eight ranks that import torch and transformers on two busy cores need more than a minute.
 START_SECONDS = 300.0
 # torchrun looks at its ranks ten times a second and reports the first it finds ended; those that only follow wait.
@@ -123,12 +125,14 @@ class Watch:
         return str(json.loads(self._store.get(f"alive/{rank}"))["host"])
 
     def _search(self) -> str:
-        until = time.monotonic() + SEARCH_SECONDS
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < SEARCH_SECONDS:
             self._find_dead()
             found = [*self._left("dead"), *self._left("error")]
             if found:
                 return "; ".join(f"rank {rank} {text}" for rank, text in found)
+            if passed > TOLD_SECONDS and self._left("told"):
+                return ""
             time.sleep(0.05)
         return ""
 

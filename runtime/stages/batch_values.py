@@ -60,13 +60,14 @@ class BatchValues:
     @torch.no_grad()
     def sums(self, pieces: Iterable[tuple[float, Batch]]) -> BatchSums:
         """The sums over pieces and their shares of the rows, which are the whole batch."""
-        counts, totals = [0.0] * len(self.counts), [torch.zeros((), dtype=one.dtype) for one in self.totals]
+        counts, totals = [0.0] * len(self.counts), [torch.zeros((), dtype=_summed_in(one.dtype)) for one in self.totals]
         for share, piece in pieces:
             values = self.code(share, *(piece[name] for name in self.names))
             for at, count in enumerate(self.counts):
                 counts[at] += counted(values[2 * at], count.ignore_index, values[2 * at + 1])
             totals = [total + value for total, value in zip(totals, values[2 * len(counts) :], strict=True)]
-        return BatchSums(counts=tuple(counts), totals=tuple(totals))
+        rounded = tuple(total.to(one.dtype) for total, one in zip(totals, self.totals, strict=True))
+        return BatchSums(counts=tuple(counts), totals=rounded)
 
     @property
     def stand_ins(self) -> BatchSums:
@@ -75,6 +76,11 @@ class BatchValues:
             counts=(1.0,) * len(self.counts),
             totals=tuple(torch.ones(one.shape, dtype=one.dtype) for one in self.totals),
         )
+
+
+def _summed_in(dtype: torch.dtype) -> torch.dtype:
+    """The type of a sum of values of a type, which is rounded once."""
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def _function(cut: CutModel, read: Read, wanted: list[fx.Node | None]) -> tuple[fx.GraphModule, tuple[str, ...]]:

@@ -12,7 +12,6 @@ whole, and are judged as such.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -21,7 +20,7 @@ from typing import TypeAlias
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.errors import Infeasible, UsageError
 from placer.search.judge import ROUNDING, Verdict, judge
-from placer.search.problem import Ended, Problem, Solution
+from placer.search.problem import Problem, Solution
 from placer.strategies.space.device_orders import Subcluster, group_classes, subcluster
 from placer.strategies.space.pin_conflicts import require_pins
 
@@ -32,31 +31,28 @@ Solve: TypeAlias = Callable[[Problem], Solution | Infeasible]
 
 
 def best_of_parts(problem: Problem, solve: Solve) -> Solution | Infeasible:
-    """The best plan that `solve` finds for all devices or for a part of them; why there is none for all."""
-    every = (listed_by_speed(problem.cluster), *parts(problem.cluster))
-    if every[0].cluster is problem.cluster and len(every) == 1:
+    """The best plan that `solve` finds for all devices, or for a part of them with what is left of a budget; why there
+    is none for all."""
+    whole, found_parts = listed_by_speed(problem.cluster), parts(problem.cluster)
+    if whole.cluster is problem.cluster and not found_parts:
         return solve(problem)
     best: Verdict | None = None
-    failed: list[Infeasible] = []
     judged = 0
-    ended: Ended = ""
-    for part in every:
-        asked = None if ended == "interrupt" else _asked(problem, part, judged, best, last=part is every[-1])
+    for part in (whole, *found_parts):
+        asked = _asked(problem, part, judged, best)
         if asked is None:
             continue
         found = solve(asked)
         if isinstance(found, Infeasible):
-            judged += 1
-            failed.append(found)
+            judged = problem.budget or 0  # what it looked at is not told
             continue
-        judged, ended = judged + found.evaluations, found.ended
+        judged += found.evaluations
         verdict = judge(problem.costs, part.lifted(found.plan, problem.cluster), lowered=False)
         if verdict.legal and (best is None or verdict.seconds < best.seconds * (1 - ROUNDING)):
             best = verdict
             problem.found(verdict.seconds)
-    if best is not None:
-        return Solution(plan=best.plan, evaluations=judged, ended=ended)
-    return failed[0] if failed else solve(_less(problem, judged))
+    # The reason why there is none names devices as the file lists them.
+    return solve(_less(problem, judged)) if best is None else Solution(plan=best.plan, evaluations=judged)
 
 
 def best_by_speed(problem: Problem, solve: Solve) -> Solution | Infeasible:
@@ -67,7 +63,7 @@ def best_by_speed(problem: Problem, solve: Solve) -> Solution | Infeasible:
     known = tuple(whole.lowered(plan) for plan in problem.known_plans)
     found = solve(replace(problem, cluster=whole.cluster, known_plans=known))
     if isinstance(found, Infeasible):
-        return found
+        return solve(_less(problem, problem.budget or 0))  # for a reason that names devices as the file lists them
     verdict = judge(problem.costs, whole.lifted(found.plan, problem.cluster))
     return replace(found, plan=verdict.plan) if verdict.legal else solve(_less(problem, found.evaluations))
 
@@ -100,20 +96,14 @@ def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
     return tuple(_part(cluster, part) for part in found[:MOST_PARTS])
 
 
-def _asked(problem: Problem, part: Subcluster, judged: int, best: Verdict | None, *, last: bool) -> Problem | None:
-    """What is asked of a part, for half of what is left of a budget, the last one for all of it; None where there is
-    nothing to hope for."""
-    now, left = time.perf_counter(), None if problem.budget is None else problem.budget - judged
+def _asked(problem: Problem, part: Subcluster, judged: int, best: Verdict | None) -> Problem | None:
+    """What is asked of a part; None where there is nothing to hope for."""
+    left = None if problem.budget is None else problem.budget - judged
     if best is not None and (problem.spent or best.seconds <= _least_seconds(problem, part)):
         return None
     if left is not None and left <= 0:
         return None
-    share = 1 if last else 2
-    asked = replace(
-        problem, cluster=part.cluster, progress=None, known_plans=(),
-        budget=None if left is None else -(-left // share),
-        until=None if problem.until is None else now + (problem.until - now) / share,
-    )  # fmt: skip
+    asked = replace(problem, cluster=part.cluster, progress=None, known_plans=(), budget=left)
     try:
         require_pins(asked)
     except UsageError:  # pins that only the whole can honour

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from clusters import SLOW, cluster
 from graphs import BlockSpec, branching_graph, branching_graphs, chain_graph
 from placer.cluster.cluster import Cluster, Level, Link, Node
-from placer.errors import InfeasibleError
+from placer.errors import Infeasible, InfeasibleError
 from placer.graph import Graph
 from placer.legality import check
 from placer.search.judge import solve_with
-from placer.search.problem import Pins, Problem
+from placer.search.problem import Pins, Problem, Solution, strategy
 from placer.strategies.horizontal.descent import neighbours
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
 from placer.strategies.space.parts import listed_by_speed, parts
@@ -202,3 +202,21 @@ def test_parts_are_the_classes_and_one_node_of_each_kind() -> None:
     assert devices(in_nodes(("slower", 2), ("quick", 3))) == ((2, 3, 4), (0, 1))
     assert devices(in_nodes(("quick", 3), ("quick", 3))) == ((0, 1, 2),)
     assert listed_by_speed(in_nodes(("slower", 2), ("quick", 3))).devices == (2, 3, 4, 0, 1)
+
+
+def test_parts_have_what_the_whole_leaves_of_a_budget() -> None:
+    machines = in_nodes(("quick", 3), ("slower", 2))
+    free = strategy("horizontal").solve(problem(unequal_heads(), machines))
+    assert isinstance(free, Solution)
+    for budget in (20, free.evaluations):
+        found = strategy("horizontal").solve(replace(problem(unequal_heads(), machines), budget=budget))
+        assert isinstance(found, Solution) and found.evaluations <= budget
+    assert isinstance(found, Solution)
+    assert found.plan.stages == free.plan.stages
+
+
+def test_why_nothing_fits_names_devices_as_the_file_does() -> None:
+    small, large = device(memory=2**20, name="small"), device(rate=1e13, memory=2**22, name="large")
+    found = strategy("horizontal").solve(problem(unequal_heads(), in_one_node(small, large, large)))
+    assert isinstance(found, Infeasible)
+    assert "device 0: " not in found.binding or "of 1.00 MiB" in found.binding.split("device 0: ")[1].split(",")[0]

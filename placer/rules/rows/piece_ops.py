@@ -133,8 +133,8 @@ def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool, sorted_rows
             mean={"mean_share": "rows", "mean_loss": "labels"}.get(choice.local, "") if PARTIAL in lays else "",
             statistics=choice.local == "batch_norm",
         )
-        if op.mean == "labels" and not all(value.given for value in given[1:]):
-            continue
+        if op.mean == "labels" and (op.totalled or not all(value.given for value in given[1:])):
+            continue  # labels are counted piece by piece, before weights of the whole batch are at hand
         plain = from_batch and op in (SAME_OP, MEAN_OF_ROWS)
         numbers = renumbers(call, [value.lay for value in given])
         yield PieceResult(values=tuple(PieceValue(numbers or lay, plain) for lay in lays), op=op)

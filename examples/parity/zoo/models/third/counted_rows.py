@@ -177,6 +177,13 @@ class Weighed(Counted):
         return (each * weight).mean() / weight.mean() + (each * (weight / weight.mean().square())).mean()
 
 
+class WeighedClasses(Counted):
+    """Classes weighed by how many rows of the batch have them: counted labels that wait for another count."""
+
+    def loss(self, scores: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(scores, y, functional.one_hot(y, 4).to(scores.dtype).mean(0) + 0.0)
+
+
 class Waving(Counted):
     """A factor that no law of the rows gives."""
 
@@ -187,6 +194,6 @@ class Waving(Counted):
 _ENTRIES = (
     HardestRows, GhostNorm, Pieces, ManyRows, AtMostSeven, OneFewer, TableOfRows, PlaceOfCount, RolledByCount,
     Suppressed, ColumnPoisson, FilledByLabels, SolvedShared, Reciprocal, Unbiased, Smoothed,
-    Weighed, Waving,
+    Weighed, WeighedClasses, Waving,
 )  # fmt: skip
 ENTRIES = tuple(entry(build, "x: normal 8 16; y: int4 8") for build in _ENTRIES)
