@@ -23,8 +23,9 @@ stalls = (m-1) - ceil((m-1) / p). Bubble of GPipe and 1F1B: arXiv:1811.06965, 20
 (p-1)/v: arXiv:2104.04473 section 2.2.2; ZB-H1: arXiv:2401.10241 section 2.1. `hidden` moves from fill to steady so that
 it never counts for the slowest stage itself.
 
-It is exact of equal stages. Where turns that differ wait for each other (`waits_between_turns`), or values skip stages,
-`step_estimate` plays the order too and takes what is longer, so that terms stay a lower bound.
+It is exact of equal stages whose messages are short; of `interleaved` ones with long messages it is less than half at
+worst. Where turns that differ wait for each other (`waits_between_turns`), or values skip stages, `step_estimate` plays
+the order too and takes what is longer, so that terms stay a lower bound.
 """
 
 from __future__ import annotations
