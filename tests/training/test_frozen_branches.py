@@ -32,10 +32,13 @@ class Taught(nn.Module):
         return nn.functional.mse_loss(self.student(v1), second) + nn.functional.mse_loss(self.student(v2), first)
 
 
-@pytest.mark.parametrize("pins", [("schedule=branched",), ("schedule=branched", "microbatches=2")], ids=" ".join)
+BRANCHED = ("schedule=branched", "pipeline=2")
+
+
+@pytest.mark.parametrize("pins", [BRANCHED, (*BRANCHED, "microbatches=2")], ids=" ".join)
 def test_a_teacher_that_learns_nothing_runs_beside_its_student(pins: tuple[str, ...]) -> None:
     machines = cluster(per_node=2, device=SLOW, inside=INSIDE)
-    plan = placer.plan("test_frozen_branches:Taught", machines, batch=VIEWS, pins=pins)
+    plan = placer.plan("test_frozen_branches:Taught", machines, batch=VIEWS, pins=pins, strategy="horizontal")
     assert plan.schedule == "branched" and len(plan.stages) > 2
     report = on_ranks(plan.world_size, verify_ranks.one, plan)[0]
     assert report.passed, str(report)
