@@ -29,7 +29,7 @@ from placer.errors import Infeasible, UsageError
 from placer.io.memo import once
 from placer.plans.plan import Layout
 from placer.plans.transfers import is_chain
-from placer.search.judge import Verdict, judge
+from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.problem import Ended, Problem, Solution
 from placer.search.progress_line import tell
 from placer.strategies.inter_op.bounds.by_bound import by_bound
@@ -57,8 +57,6 @@ PATIENCE = 4_000
 PATIENCE_IN_ALL = 100_000
 # With more outlines than this the search ends when so small a gap is proven.
 LARGE, LARGE_GAP = 10_000, 0.01
-# Sums in another order differ by less.
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
