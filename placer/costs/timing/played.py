@@ -12,8 +12,6 @@ latency, in which the ways out serve the next message:
 Who comes first in time has the way first, of those at one moment the position before. So the simulator plays ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
