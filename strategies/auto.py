@@ -49,8 +49,6 @@ LAST_TRIES = 128
 # Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as
 # what was searched before.
 BRANCH_TRIES = 1_000
-# Where hardly any moves lead to plans that were not seen, so many are not found: seconds after which it is over.
-TRIED_SECONDS = 15.0
 # Seconds below which a strategy is not asked: its first answer takes longer.
 LEAST = {CUTS: 0.3}
 
@@ -188,8 +186,7 @@ def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
     graphs = problem.until is None and BlockGraph.of(problem.graph).branches and not _proven(problem, runs)
     most = BRANCH_TRIES * graphs if _legal(runs) else LAST_TRIES * near
     if most and problem.budget is None and not (problem.spent or _interrupted(runs)):
-        until = time.perf_counter() + TRIED_SECONDS
-        run = _run(MOVES, replace(problem, budget=most, until=until, known_plans=_plans(runs)))
+        run = _run(MOVES, replace(problem, budget=most, known_plans=_plans(runs)))
         if isinstance(run.found, Solution):
             yield replace(run, found=replace(run.found, ended=""))
 

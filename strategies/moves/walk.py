@@ -2,7 +2,7 @@
 
 In: a Problem. A walk counts the plans it evaluates, evaluates none twice, and keeps the `BEST` legal ones. It is over
 when the budget's evaluations or seconds are used up, when the limit is reached that holds where there is no budget, or
-when `BARREN` moves in a row led to nothing new. Out (`result`): the best of the kept ones whose communication holds.
+when hardly any move leads to something new. Out (`result`): the best of the kept ones whose communication holds.
 
     order of plans   bytes beyond memory, then seconds, devices, stages, microbatches
 """
@@ -45,7 +45,10 @@ SEEDS: tuple[type[Baseline], ...] = (SingleDevice, DataParallel, ShardedDataPara
 # Plans that are evaluated where no budget is given: some seconds on small problems.
 EVALUATIONS = 5_000
 BEST = 12
+# Moves in a row that led to nothing new, and all of those for each plan evaluated beyond them, after which hardly
+# anything is left: small spaces go on to have a new plan now and then.
 BARREN = 3_000
+FRUITLESS = 10
 # How often a neighbour is two moves away: some gains need a replica more and state that is divided over them at once.
 TWICE = 0.2
 # Of what is left of a budget the share of each strategy that is asked for a seed.
@@ -94,7 +97,7 @@ class Walk:
         self.best: list[Seen] = []
         self.around = Neighbourhood.of(problem, ())
         self._known: dict[Hashable, Seen | None] = {}
-        self._barren = 0
+        self._barren = self._fruitless = 0
         self._seeded = False
         self._gains = Counter[str]()
         self._complaint = ""
@@ -106,8 +109,8 @@ class Walk:
 
     @property
     def barren(self) -> bool:
-        """Whether so many moves in a row led to nothing new that there is hardly anything left."""
-        return self._barren >= BARREN
+        """Whether so many moves, in a row or in all, led to nothing new that there is hardly anything left."""
+        return self._barren >= BARREN or self._fruitless >= BARREN + FRUITLESS * self.evaluations
 
     @property
     def ended(self) -> Ended:
@@ -124,17 +127,21 @@ class Walk:
     def tried(self, plan: Plan | None) -> Seen | None:
         """The plan with its score, evaluated if it is new; None for none, for an unsound shape, and when it is over."""
         if plan is None:
-            self._barren += 1
-            return None
+            return self._nothing_new(None)
         key = self._key(plan)
         if key in self._known:
-            self._barren += 1
-            return self._known[key]
+            return self._nothing_new(self._known[key])
         if self.over:
             return None
         self._barren = 0
         self.evaluations += 1
         return self._new(key, plan)
+
+    def _nothing_new(self, seen: Seen | None) -> Seen | None:
+        """What a move led to that was known, or nothing."""
+        self._barren += 1
+        self._fruitless += 1
+        return seen
 
     def recalled(self, plan: Plan) -> Seen | None:
         """The plan with its score; it is not counted, as another walk has done so. None for an unsound shape."""
@@ -179,7 +186,7 @@ class Walk:
         """A legal plan drawn at random, or one that is nearly so."""
         for _ in range(DRAWS):
             plan = outlined(self.around, self.rng)
-            found = self.lightened(None if plan is None else self.tried(repaired(self.around, plan)))
+            found = self.lightened(self.tried(None if plan is None else repaired(self.around, plan)))
             if found is not None or self.over:
                 return found
         return None
