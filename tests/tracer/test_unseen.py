@@ -103,6 +103,24 @@ class QuietWithoutAutocast(Small):
         return h / size
 
 
+class InInferenceMode(Small):
+    def between(self, h: Tensor) -> Tensor:
+        with torch.inference_mode():
+            size = self.two(h)
+            with torch.inference_mode(False):
+                seen = self.one(h.detach())
+        return h * size.clone() + seen
+
+
+class InfersWholly(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.infer = torch.inference_mode()(self.one.forward)
+
+    def between(self, h: Tensor) -> Tensor:
+        return h * self.infer(h).clone()
+
+
 class LooksAtValues(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +188,7 @@ def test_two_models_of_one_process_have_opaque_parts_of_one_name() -> None:
     assert [model.part.calls for model in models] == [2, 2]
 
 
-@pytest.mark.parametrize("made", [Checkpoints, QuietWithoutAutocast, LooksAtValues])
+@pytest.mark.parametrize("made", [Checkpoints, QuietWithoutAutocast, InInferenceMode, InfersWholly, LooksAtValues])
 def test_what_is_captured_has_the_gradients_of_the_model(made: Callable[[], nn.Module]) -> None:
     model = made().double()
     traced = tracer.trace(model, {"x": torch.zeros(8, 6, dtype=torch.float64)})

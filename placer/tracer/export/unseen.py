@@ -71,6 +71,8 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         *((torch.compiler, name, _as_in_eager) for name in _ASKING),
         (torch.autocast, "__enter__", _entered_where_enabled),
         (torch.autocast, "__exit__", _left_where_enabled),
+        (torch.inference_mode, "__enter__", _entered_without_gradients),
+        (torch.inference_mode, "__exit__", _left_without_gradients),
     )
     with contextlib.ExitStack() as patched:
         for owner, name, replacing in places:
@@ -239,6 +241,23 @@ def _entered_where_enabled(before: Callable[..., object]) -> Callable[..., objec
 
 def _left_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
     return lambda region, *error: before(region, *error) if region._enabled else None
+
+
+def _entered_without_gradients(_: object) -> Callable[..., None]:
+    """An export leaves torch.inference_mode out; gradients are off in it, and on where it is off, which it keeps."""
+
+    def enter(region: torch.inference_mode) -> None:
+        vars(region).setdefault("_before", []).append(torch.is_grad_enabled())
+        torch.set_grad_enabled(not region.mode)
+
+    return enter
+
+
+def _left_without_gradients(_: object) -> Callable[..., None]:
+    def leave(region: torch.inference_mode, *_: object) -> None:
+        torch.set_grad_enabled(vars(region)["_before"].pop())
+
+    return leave
 
 
 @contextlib.contextmanager
