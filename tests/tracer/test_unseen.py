@@ -121,6 +121,35 @@ class InfersWholly(Small):
         return h * self.infer(h).clone()
 
 
+class CastsItself(Small):
+    def between(self, h: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made: Tensor = self.one(h)
+        return made
+
+
+class Packs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.GRU(1, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = (x > 0).sum(1).clamp(min=1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(x.unsqueeze(-1), lengths, batch_first=True, enforce_sorted=False)
+        last: Tensor = self.cells(packed)[1]
+        return last[-1].pow(2).mean()
+
+
+class HoldsPacking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.part = nn.Linear(6, 6), Packs()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.part(self.one(x))
+        return made
+
+
 class LooksAtValues(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -159,6 +188,8 @@ def captured(made: Callable[[], nn.Module]) -> Graph:
         (ChecksNorm, ("test_unseen.py:", "norm.num_batches_tracked twice")),
         (hooked_parameter, ("parameter one.weight", "hook on its gradient")),
         (hooked_module, ("test_unseen.py:", "a module's hook on its backward")),
+        (CastsItself, ("around ", "test_unseen.py:", "--precision bfloat16-autocast")),
+        (Packs, ("test_unseen.py:", "in a submodule of the model")),
     ],
 )
 def test_what_happens_in_backward_only_is_refused_with_its_line(
@@ -178,6 +209,10 @@ def test_the_submodule_that_does_it_runs_as_it_is() -> None:
     ours = torch.autograd.grad(traced.module(x)[0], list(model.parameters()))
     theirs = torch.autograd.grad(model(x), list(model.parameters()))
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_submodule_that_packs_sequences_runs_as_it_is() -> None:
+    assert "part cannot be exported and is one opaque op" in " ".join(captured(HoldsPacking).notes)
 
 
 def test_two_models_of_one_process_have_opaque_parts_of_one_name() -> None:

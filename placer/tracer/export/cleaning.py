@@ -235,8 +235,10 @@ class _Copier:
             raise CaptureError(f"a region at {_source(node)} is no graph; report this as a bug of placer")
         kind = str(node.target)
         if "autocast" in kind and node.args[2]:
-            raise CaptureError(
-                f"forward enables torch.autocast at {_source(node)}; leave it out and set the run's precision instead"
+            where = next(filter(None, map(_source, region.graph.nodes)), "a line that is not known")
+            raise UncapturableError(
+                f"forward enables torch.autocast around {where}; leave it out and set the run's precision instead "
+                "(--precision bfloat16-autocast)"
             )
         inputs = [argument for argument in node.args if isinstance(argument, fx.Node) and argument is not _region(node)]
         quiet = "set_grad_enabled" in kind and not node.args[0]
