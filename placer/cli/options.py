@@ -48,7 +48,7 @@ Batch = Annotated[
     typer.Option(
         metavar="SHAPE",
         help="The global batch: 256x1024 (rows x length), or by name, input_ids=8x128,labels=8x128; with a type, "
-        "x=8x3x32x32,y=8:int64. "
+        "x=8x3x32x32,y=8:int64; one number without dims is its type alone, weight=:float32. "
         "Default: what the model's own configuration implies.",
     ),
 ]

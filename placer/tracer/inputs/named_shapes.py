@@ -11,11 +11,11 @@ def named_shapes(text: str) -> dict[str, object]:
     for part in text.split(","):
         name, _, rest = part.strip().partition("=")
         shape, typed, dtype = rest.partition(":")
-        sizes = shape.split("x")
+        sizes = shape.split("x") if shape or not typed else []  # `weight=:float32`: one number, without dims
         if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes) or (typed and not dtype):
             raise UsageError(
                 f"{part!r} of the batch is no named shape; write NAME=ROWSxSIZE, as in input_ids=8x128, or with a "
-                "type, as in y=8:int64"
+                "type, as in y=8:int64, and one number without dims as weight=:float32"
             )
         if name in shapes:
             raise UsageError(f"the batch names {name!r} twice; give each input once")
