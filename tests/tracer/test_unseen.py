@@ -118,7 +118,8 @@ class InfersWholly(Small):
         self.infer = torch.inference_mode()(self.one.forward)
 
     def between(self, h: Tensor) -> Tensor:
-        return h * self.infer(h).clone()
+        made: Tensor = h * self.infer(h).clone()
+        return made
 
 
 class CastsItself(Small):
