@@ -109,7 +109,8 @@ class InInferenceMode(Small):
             size = self.two(h)
             with torch.inference_mode(False):
                 seen = self.one(h.detach())
-        return h * size.clone() + seen
+        made: Tensor = h * size.clone() + seen
+        return made
 
 
 class InfersWholly(Small):
