@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from placer.costs.memory.peak import position_memory, stage_memory
 from placer.errors import Infeasible
-from placer.graph import Affine
+from placer.graph import Affine, Graph
 from placer.io.units import room_text
 from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Layout, Plan
@@ -21,6 +21,7 @@ from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.outline import OutlineBounds, least_in_flight
 from placer.strategies.inter_op.partition.even import even_cuts
+from placer.strategies.space.axes import WHOLE, ReplicaAxis
 from placer.strategies.space.outline import (
     Outline,
     microbatch_rows,
@@ -54,6 +55,29 @@ def block_binds(problem: Problem, all_bounds: Collection[OutlineBounds]) -> Infe
     """The block that no plan of `problem` has room for, however it cuts the model into stages; `all_bounds` of the
     model whole and under each layout."""
     return _block_binds(problem, lambda: _ways(problem, all_bounds, {1}))
+
+
+def uncut(problem: Problem) -> Infeasible:
+    """What a pinned axis binds along which no layout cuts anything: of values between blocks nothing can be cut."""
+    axes = [(axis, degree) for axis, degree in problem.pins.axes if degree and degree > 1]
+    pinned, name = ", ".join(f"{axis}={degree}" for axis, degree in axes), problem.graph.name
+    if problem.graph.granularity == "block" and all(_made_within(problem.graph, *axis) for axis in axes):
+        return Infeasible(
+            binding=f"the pin {pinned}: no value that a block of {name} passes to another can be cut so, only values "
+            "within blocks",
+            advice="Take --granularity op, which makes a block of every op, or pin another axis or another number",
+        )
+    return Infeasible(
+        binding=f"the pin {pinned}: no op of {name} can be cut so",
+        advice="Pin another axis or another number, or register a split rule for the ops that have none",
+    )
+
+
+def _made_within(graph: Graph, axis: str, degree: int) -> bool:
+    """Whether some op makes a value that the axis cuts where it passes between blocks."""
+    made = (output for kind in graph.classes for op in kind.ops for output in op.outputs)
+    cutting = ReplicaAxis(name=axis, images=True)
+    return any(cutting.states([tensor], degree) != (WHOLE,) for tensor in made)
 
 
 def what_binds(problem: Problem, views: Sequence[_View]) -> Infeasible:

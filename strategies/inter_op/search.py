@@ -36,7 +36,7 @@ from placer.strategies.inter_op.bounds.by_bound import by_bound
 from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.bounds.refined import RefinedBounds
 from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
-from placer.strategies.inter_op.infeasible import block_binds, what_binds
+from placer.strategies.inter_op.infeasible import block_binds, uncut, what_binds
 from placer.strategies.inter_op.partition.chain_dp import StageCuts, best_cuts
 from placer.strategies.inter_op.partition.even import evenly_cut
 from placer.strategies.inter_op.partition.interleaved_branch_bound import best_interleaved
@@ -156,7 +156,7 @@ def _best(search: _OutlineSearch) -> Solution | Infeasible | None:
 def _nothing(problem: Problem, searches: Sequence[_OutlineSearch]) -> Infeasible:
     """Why searches found nothing."""
     views = [(bounds, search.layout(number)) for search in searches for number, bounds in search.bounds.items()]
-    return what_binds(problem, views) if views else _uncut(problem)
+    return what_binds(problem, views) if views else uncut(problem)
 
 
 def _begun(problem: Problem, *, shapes: bool) -> _OutlineSearch:
@@ -189,15 +189,6 @@ def _over_views(
     own = {number: each.ranges for number, each in bounds.items()} if shapes else {}
     unlike = (TwoShapeSearch if are_two_shapes(problem) else SubmeshSearch)(problem=problem, layouts=found, views=own)
     return _OutlineSearch(problem=problem, layouts=found, bounds=bounds, refined=refined, unlike=unlike, whole=whole)
-
-
-def _uncut(problem: Problem) -> Infeasible:
-    """What a pinned axis binds that can cut nothing."""
-    pinned = ", ".join(f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1)
-    return Infeasible(
-        binding=f"the pin {pinned}: no op of {problem.graph.name} can be cut so",
-        advice="Pin another axis or another number, or register a split rule for the ops that have none",
-    )
 
 
 def _run(search: _OutlineSearch) -> None:

@@ -121,6 +121,29 @@ def test_sequences_of_which_some_divide_are_cut() -> None:
     assert dict(found.plan.layouts[0].axes) == {"sequence": 2}
 
 
+class Rooted(torch.nn.Module):
+    """Two convolutions of the model's own weights: one block, which passes no images on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Parameter(torch.randn(3, 3, 3, 3)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        made = torch.nn.functional.conv2d(x, self.first, padding=1)
+        made = torch.nn.functional.conv2d(made.relu(), self.second, padding=1)
+        return torch.nn.functional.mse_loss(made, y)
+
+
+def test_images_within_a_block_are_told_apart_from_none_and_cut_by_the_granularity_advised() -> None:
+    machines, batch = problems.cluster(*[problems.device()] * 2), {"x": (2, 3, 8, 8), "y": (2, 3, 8, 8)}
+    model = capture(Rooted(), batch=batch)
+    with pytest.raises(InfeasibleError, match=r"only values within blocks\. Take --granularity op"):
+        solve_with(problems.problem(model, machines, pins=parse_pins(("height=2",), model)), "stages")
+    finer = capture(Rooted(), batch=batch, granularity="op")
+    found = solve_with(problems.problem(finer, machines, pins=parse_pins(("height=2",), finer)), "stages")
+    assert dict(found.plan.layouts[0].axes) == {"height": 2}
+
+
 # -- experts
 
 
