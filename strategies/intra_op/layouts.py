@@ -235,10 +235,12 @@ def ruled_layout(problem: Problem, costs: Costs, axes: Axes, rule: Rule, *, cut:
     """The best layout along one axis whose ops do as `rule` says; between blocks values are cut where they can be, or
     whole.
 
-    None where no op is cut, or the rule leaves no layout.
+    None where no op is cut, the rule leaves no layout, or no devices that are alike are enough for a replica.
     """
     ((axis, degree),) = axes
-    replica = replace(next(_replicas(problem, axes)), microbatches=MICROBATCHES)
+    replica = _first_replica(problem, axes)
+    if replica is None:
+        return None
 
     def made() -> Iterator[Layout | None]:
         borders = Borders(problem)
@@ -249,11 +251,19 @@ def ruled_layout(problem: Problem, costs: Costs, axes: Axes, rule: Rule, *, cut:
 
 
 def ruled_mesh(problem: Problem, costs: Costs, axes: Axes, outer: Rule | None, inner: Rule) -> Layout | None:
-    """The best layout along two axes whose ops do along each as its rule says; None where no op is cut."""
-    replica = replace(next(_replicas(problem, axes)), microbatches=MICROBATCHES)
+    """The best layout along two axes whose ops do along each as its rule says; None as for `ruled_layout`."""
+    replica = _first_replica(problem, axes)
+    if replica is None:
+        return None
     rules, worths = (outer, inner), (ByteWorth(0.0, MICROBATCHES),)
     make = partial(_along_two, Borders(problem), costs, axes, replica, worths, rules)
     return _kept(problem, shared_layouts(problem, costs, axes, replica, rules, make))
+
+
+def _first_replica(problem: Problem, axes: Axes) -> SplitReplica | None:
+    """A replica of the first class of devices that has enough of them; None where none has."""
+    first = next(_replicas(problem, axes), None)
+    return None if first is None else replace(first, microbatches=MICROBATCHES)
 
 
 def _kept(problem: Problem, found: SharedLayouts) -> Layout | None:

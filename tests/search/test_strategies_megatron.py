@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from mixed_plans import machines as unlike_machines
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate
 from placer.errors import UsageError
@@ -115,6 +116,14 @@ def test_layers_are_divided_evenly_and_the_ends_keep_embedding_and_head() -> Non
 def test_a_layout_of_more_devices_than_there_are_is_refused() -> None:
     with pytest.raises(UsageError, match="64 devices"):
         layouts().plan(MegatronDegrees(tensor=8, data=8))
+
+
+@pytest.mark.parametrize("degrees", [MegatronDegrees(tensor=4), MegatronDegrees(tensor=2, context=2)])
+def test_a_replica_of_more_devices_than_are_alike_is_refused(degrees: MegatronDegrees) -> None:
+    """A node of two GPUs and two CPU workers has four devices, and no four of a kind."""
+    unlike = replace(layouts().problem, cluster=unlike_machines(2, 2), settings=RunSettings())
+    with pytest.raises(UsageError, match="ask for other degrees"):
+        MegatronLayouts(unlike).plan(degrees)
 
 
 @pytest.mark.parametrize("pins", [Pins(), Pins(tensor=4), Pins(pipeline=4, data=4), Pins(tensor=2, microbatches=4)])
