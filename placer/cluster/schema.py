@@ -7,6 +7,7 @@ A link, storage or kind of device may be a catalogue name (`link: nvlink3`) or t
 from __future__ import annotations
 
 from itertools import pairwise
+from math import floor, isfinite
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -38,9 +39,11 @@ Dtype = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8
 def _read(kind: Kind) -> BeforeValidator:
     def read(text: object) -> float:
         try:
-            return quantity(text, kind)
+            found = quantity(text, kind)
         except UsageError as error:
             raise ValueError(str(error)) from None
+        # Part of a byte holds nothing: 0.6 GiB are whole bytes and some.
+        return float(floor(found)) if kind == "bytes" and isfinite(found) else found
 
     return BeforeValidator(read)
 

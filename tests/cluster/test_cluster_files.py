@@ -85,6 +85,10 @@ def test_what_is_no_quantity_is_refused_with_an_example(text: str, kind: Kind) -
         quantity(text, kind)
 
 
+def test_a_part_of_a_byte_holds_nothing() -> None:
+    assert parse_cluster(replaced("80 GiB", "0.6 GiB")).devices[0].memory_bytes == int(0.6 * 2**30)
+
+
 @given(
     st.floats(min_value=1e-12, max_value=1e21, allow_nan=False),
     st.sampled_from(["bytes", "bandwidth", "seconds", "rate", "flops"]),
