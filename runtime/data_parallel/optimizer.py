@@ -139,7 +139,13 @@ class Updater:
                 kept.copy_(local_part(self.own[name].detach()))
 
     def set_learning_rate(self, rate: float) -> None:
-        """Use `rate` from the next step on."""
+        """Use `rate` from the next step on. Raises UsageError where groups of parameters have rates of their own."""
+        rates = {float(group["lr"]) for group in self.optimizer.param_groups} if self.optimizer is not None else set()
+        if len(rates) > 1:
+            raise UsageError(
+                f"the optimizer's groups have learning rates {', '.join(map(str, sorted(rates)))}, which one rate for "
+                "all would make alike; set those of its param_groups, or give it a scheduler of torch.optim"
+            )
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             group["lr"] = rate
 

@@ -14,6 +14,7 @@ from examples.parity.cases import Case, plan_of
 from placer import tracer
 from placer.cli.commands.running.execute import run_document
 from placer.costs.step_estimate import estimate
+from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime import load
@@ -56,6 +57,17 @@ def test_attention_runs_as_the_plan_was_priced(gpt2: Plan) -> None:
         fused[attention] = any("scaled_dot_product" in name for name in ops.names)
     assert fused == {"flash": True, "eager": False}
     assert losses["eager"] == pytest.approx(losses["flash"], rel=1e-5)
+
+
+def test_one_learning_rate_does_not_replace_those_of_groups(gpt2: Plan) -> None:
+    def own(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        first, *others = parameters
+        groups: list[dict[str, object]] = [{"params": [first], "lr": 0.1}, {"params": others}]
+        return torch.optim.SGD(groups, lr=0.01)
+
+    executor = load(gpt2, optimizer=own)
+    with pytest.raises(UsageError, match=r"learning rates 0\.01, 0\.1.*param_groups"):
+        executor.set_learning_rate(0.5)
 
 
 def test_settings_that_the_runtime_does_not_heed_are_named(gpt2: Plan) -> None:
