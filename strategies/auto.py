@@ -33,6 +33,7 @@ from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.search.progress_line import tell
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
+from placer.strategies.inter_op.search import solve_roomy
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
 from placer.strategies.space.pin_conflicts import require_pins
 
@@ -49,6 +50,8 @@ LAST_TRIES = 128
 # Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as
 # what was searched before.
 BRANCH_TRIES = 1_000
+# The part of a device above which memory may have kept a faster plan from fitting: one of fewer stages holds more.
+TIGHT = 0.5
 # Seconds below which a strategy is not asked: its first answer takes longer.
 LEAST = {CUTS: 0.3}
 
@@ -116,7 +119,7 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
         searches.extend(_each(problem, _searches(problem), before=runs))
         if baselines.apart:
             runs.extend(baselines.ready() if _interrupted(searches) else baselines)
-        searches = [_uncut(problem, run) for run in searches]
+        searches = [_roomier(problem, _uncut(problem, run), runs) for run in searches]
         searches.extend(_last_tries(problem, [*runs, *searches]))
     except KeyboardInterrupt:
         runs.extend(baselines.ready())
@@ -177,6 +180,36 @@ def _uncut(problem: Problem, run: _Result) -> _Result:
     both = other.evaluations + run.evaluations
     found = replace(other.found, bound=run.found.bound, left_out=run.found.left_out, evaluations=both)
     return replace(other, found=found)
+
+
+def _roomier(problem: Problem, run: _Result, others: Sequence[_Result]) -> _Result:
+    """What the exact search found; where the best plan fills a good part of a device, so that faster ones may not have
+    fitted, the better one of that and of what there is under layouts that hold less."""
+    legal = _legal([run, *others])
+    free = problem.budget is None and problem.until is None
+    if run.name != "stages" or isinstance(run.found, Infeasible) or not (legal and free) or _interrupted([run]):
+        return run
+    best = min((verdict for verdict, _ in legal), key=lambda verdict: verdict.order)
+    if not _tight(best):
+        return run
+    tell(phase="layouts that hold less")
+    found = solve_roomy(problem, best)
+    plan, verdict = run.found.plan, run.verdict
+    if found.plan is not best.plan:
+        plan, verdict = found.plan, judge(problem.costs, found.plan, lowered=False)
+    bounds = [run.found.bound, found.bound]
+    more = replace(
+        run.found, plan=plan, bound=None if None in bounds else min(filter(None, bounds)),
+        ended=run.found.ended or found.ended, evaluations=run.evaluations + found.evaluations,
+    )  # fmt: skip
+    return replace(run, found=more, verdict=verdict)
+
+
+def _tight(verdict: Verdict) -> bool:
+    """Whether a plan fills more than `TIGHT` of a device."""
+    devices = verdict.plan.cluster.devices
+    sizes = (min(devices[device].memory_bytes for device in mesh.devices) for mesh in verdict.plan.meshes)
+    return any(held.total > TIGHT * size for held, size in zip(verdict.ledger.memory, sizes, strict=True))
 
 
 def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
@@ -320,8 +353,8 @@ def _alternative(run: _Result, winner: _Result) -> Alternative:
     if not verdict.legal:
         return Alternative(name=run.name, step_seconds=None, reason=verdict.complaint)
     reason = why_slower(verdict, best)
-    if run.seconds != verdict.seconds and run.seconds > winner.seconds:
-        slower = f"{run.seconds / winner.seconds - 1:.1%} slower in all"
+    if run.seconds != verdict.seconds:
+        slower = f"{run.seconds / winner.seconds - 1:.1%} slower in all" if run.seconds > winner.seconds else "as fast"
         reason = f"played event by event; {1e3 * verdict.seconds:.3g} ms by estimate, {slower}"
     return Alternative(name=run.name, step_seconds=run.seconds, reason=reason)
 

@@ -128,9 +128,18 @@ class Stages:
         search = _begun(problem, shapes=self.shapes)
         found = _best(search)
         if found is None:
-            more = _begun_anew(search)
+            more = _over_roomy(problem, search.layouts)
+            more.evaluations = search.evaluations
             found = _best(more) or _nothing(problem, (search, more))
         return found
+
+
+def solve_roomy(problem: Problem, best: Verdict) -> Solution:
+    """The best plan of the layouts that hold less on a device (`roomy_layouts`), or `best`, with a bound of both."""
+    search = _over_roomy(problem, ())
+    search.given = best
+    found = _best(search)
+    return found if isinstance(found, Solution) else Solution(plan=best.plan, bound=best.seconds)
 
 
 def _best(search: _OutlineSearch) -> Solution | Infeasible | None:
@@ -169,15 +178,12 @@ def _begun(problem: Problem, *, shapes: bool) -> _OutlineSearch:
     return _over_views(problem, found, views, shapes=shapes, whole=not limited.spent)
 
 
-def _begun_anew(search: _OutlineSearch) -> _OutlineSearch:
-    """The search of the layouts for what fits nowhere else, but for those that were searched."""
-    problem = search.problem
+def _over_roomy(problem: Problem, searched: Sequence[Layout]) -> _OutlineSearch:
+    """The search of the layouts that hold less on a device, but for those that were searched."""
     costs, limited = problem.costs, halfway(problem)
-    found = tuple(layout for layout in roomy_layouts(limited, costs) if layout not in search.layouts)
+    found = tuple(layout for layout in roomy_layouts(limited, costs) if layout not in searched)
     views = {number: costs.under(layout) for number, layout in enumerate(found)}
-    made = _over_views(problem, found, views, shapes=False, whole=not limited.spent)
-    made.evaluations = search.evaluations
-    return made
+    return _over_views(problem, found, views, shapes=False, whole=not limited.spent)
 
 
 def _over_views(

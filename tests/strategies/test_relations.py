@@ -142,3 +142,35 @@ def test_devices_that_are_left_over_make_no_other_plan_illegal() -> None:
     pinned = planned(graph, machines((chip("a"), 3)), "tensor=2", "pipeline=1", "data=1")
     assert [stage.degree for stage in pinned.stages] == [2]
     assert judge(costs_of(pinned), pinned).legal
+
+
+class Wide(nn.Module):
+    """Six layers of 16 MiB of weights and as much of each of their gradients and moments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Layers(*[2048] * 7)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(self.body(x), y)
+
+
+def test_layouts_that_hold_less_are_tried_too_where_memory_is_short() -> None:
+    # 216 MiB beside the framework's: a pipeline of four whole stages fits, and so do faster splits of the layers.
+    device = Device(
+        name="small", backend="cuda", memory_bytes=716 << 20, overhead_bytes=500 << 20, memory_bandwidth=4e11,
+        rates=(("float32", 1e13),), launch_seconds=4e-6, curve=Curve(points=((1e7, 0.1), (1e9, 0.5), (1e11, 0.8))),
+    )  # fmt: skip
+    node = Node(
+        name="node", devices=((device, 4),), link=Link(name="in", latency_seconds=5e-6, bandwidth=2e10), nic=LINK
+    )
+    machines = Cluster(name="short", groups=((node, 1),))
+    seconds, bounds = dict[tuple[str, ...], float](), list[float]()
+    for pins in ((), ("tensor=2", "data=2"), ("tensor=4",), ("pipeline=4",)):
+        plan = placer.plan(Wide(), machines, batch={"x": (512, 2048), "y": (512, 2048)}, pins=pins)
+        assert plan.ledger is not None
+        assert plan.bound is not None
+        seconds[pins], bounds = plan.ledger.step_seconds, [*bounds, plan.bound]
+    assert seconds[()] <= min(seconds.values()) * ROUNDING
+    assert bounds[0] <= min(seconds.values()) * ROUNDING
+    assert seconds[()] < 0.9 * seconds["pipeline=4",]
