@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import distributed as dist
 
+from placer.errors import UsageError
 from placer.plans.ledger import Ledger, Seconds
 from placer.plans.plan import Plan
 from placer.runtime.data_parallel.gradients import Gradients
@@ -18,6 +19,7 @@ from placer.runtime.data_parallel.relaxed_sync import RelaxedSync
 from placer.runtime.data_parallel.replicas import Replica
 from placer.runtime.executor.evaluable import require_evaluable
 from placer.runtime.executor.interpreter import Interpreter
+from placer.runtime.executor.same_batch import require_same_batch
 from placer.runtime.observer import Relay
 from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.microbatch import BatchSplit, Microbatch
@@ -62,6 +64,7 @@ class Executor:
     #: Whether `load` joined the process group, so that it is left in the end.
     joined: bool = False
     last_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    _broken: bool = False
 
     @property
     def ledger(self) -> Ledger | None:
@@ -94,10 +97,23 @@ class Executor:
         return self.state.held_beside()
 
     def step(self, batch: Batch) -> float:
-        """Train one step on the global batch (the same on every rank); its loss. Raises UsageError for a wrong
-        batch."""
+        """Train one step on the global batch (the same on every rank); its loss.
+
+        Raises UsageError for a wrong batch, at the first step also where ranks were given unlike ones, and for every
+        step after one that failed on its way.
+        """
+        if self._broken:
+            raise UsageError(
+                "an earlier step of this executor failed on its way: its ranks hold parts of that step; load the plan "
+                "anew in new processes, from the last checkpoint"
+            )
+        feeds = self._feeds(batch, training=True)
+        if not self.timings:
+            require_same_batch(batch)
         began = time.perf_counter()
-        loss = float(self.train(self._feeds(batch, training=True)))
+        self._broken = True
+        loss = float(self.train(feeds))
+        self._broken = False
         self.timings.append(time.perf_counter() - began)
         return loss
 

@@ -50,6 +50,41 @@ def group_after_close(plan: Plan) -> bool:
         return dist.is_initialized()
 
 
+def given_own_batches(plan: Plan) -> str:
+    """What is said where each rank gives a step rows of its own, as a DistributedSampler deals them."""
+    with world():
+        executor = load(plan, capture=capture_of(plan))
+        own = {name: values.roll(dist.get_rank(), 0) for name, values in next(batches(plan)).items()}
+        try:
+            executor.step(own)
+        except UsageError as error:
+            return str(error)
+    return ""
+
+
+def asked_after_a_failure(plan: Plan) -> str:
+    """What is said where a step is asked for after one that failed on rank 0 as it updated."""
+    with world():
+        executor, batch = load(plan, capture=capture_of(plan)), next(batches(plan))
+        update = executor.updater.step
+
+        def failing(scale: float) -> None:
+            if dist.get_rank() == 0:
+                raise ValueError("a step that fails")
+            update(scale)
+
+        executor.updater.step = failing  # type: ignore[method-assign, assignment]
+        try:
+            executor.step(batch)
+        except ValueError:
+            executor.updater.step = update  # type: ignore[method-assign]
+            try:
+                executor.step(batch)
+            except UsageError as error:
+                return str(error)
+    return ""
+
+
 def loaded_again(plan: Plan) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights after two steps, loading the first ones and one step more, without an evaluation before and with."""
     found = []

@@ -10,7 +10,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eager_ranks import differences, group_after_close, loaded_again, on_one_device, trained
+from eager_ranks import (
+    asked_after_a_failure,
+    differences,
+    given_own_batches,
+    group_after_close,
+    loaded_again,
+    on_one_device,
+    trained,
+)
 from examples.parity.cases import Case, plan_of
 from execute_models import DELICATE
 from placer.plans.plan import Sharding
@@ -75,3 +83,12 @@ def test_weights_that_are_loaded_after_an_evaluation_are_those_that_train(shardi
 
 def test_closing_an_executor_leaves_a_group_alone_that_somebody_else_made() -> None:
     assert all(on_ranks(2, group_after_close, plan_of(CASES[0])))
+
+
+def test_ranks_that_are_given_batches_of_their_own_are_told() -> None:
+    for told in on_ranks(2, given_own_batches, plan_of(CASES[0])):
+        assert "rank 1 was given another batch than rank 0" in told and "same global batch" in told
+
+
+def test_a_step_after_one_that_failed_is_refused() -> None:
+    assert "failed on its way" in on_ranks(2, asked_after_a_failure, plan_of(CASES[0]))[0]
