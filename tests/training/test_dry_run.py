@@ -9,10 +9,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from typer.testing import CliRunner
 
+import placer
+from clusters import cluster
 from dry_ranks import measured
 from examples.parity.cases import Case
 from examples.parity.named_splits import split_plan
@@ -27,6 +31,7 @@ from placer.program.instructions import Message, program_document
 from placer.runtime import load
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.dry import DryRuns, rank_classes
+from placer.runtime.executor.code_text import rank_code
 from placer.runtime.measuring.memory import Allocated
 from placer.spmd.propagation import Wishes
 from placer.tracer import random_batch
@@ -119,6 +124,27 @@ def test_ranks_that_differ_in_nothing_but_their_peers_are_one_class() -> None:
 def test_a_rank_the_plan_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError, match="--rank 2: the plan has ranks 0 to 1"):
         dry("pipeline").of(2)
+
+
+class Classes(nn.Module):
+    """Scores of far more bytes than everything before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(16, 16), nn.Linear(16, 8192)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(self.body(x)), y)
+
+
+def test_of_scores_cut_on_classes_a_loss_keeps_one_tensor() -> None:
+    batch = {"x": torch.zeros(512, 16), "y": torch.zeros(512, dtype=torch.int64)}
+    plan = placer.plan(
+        "test_dry_run:Classes", cluster(per_node=2), batch=batch, pins=("tensor=2", "microbatches=1", "recompute=no")
+    )
+    assert "vocabulary_cross_entropy" in rank_code(plan, 0)
+    scores = 512 * 8192 // 2 * 4
+    assert scores <= DryRuns(plan).of(0).memory.activations < 1.1 * scores
 
 
 @pytest.fixture(scope="module")

@@ -44,11 +44,21 @@ def _sums(given: Given, smoothing: float) -> tuple[torch.Tensor, torch.Tensor, t
     scores, ids = given.tensor(0), given.tensor(1) - given.place("start")
     largest = given.axis.all_reduce(scores.detach().amax(1), "max")
     mine = (ids >= 0) & (ids < scores.shape[1])
-    found = scores.gather(1, torch.where(mine, ids, 0).unsqueeze(1)).squeeze(1)
+    found = _at_labels(scores, torch.where(mine, ids, 0))
     own = torch.where(mine, found, 0.0)  # what stands for another rank's label may be no number to multiply
-    parts = [(scores - largest.unsqueeze(1)).exp().sum(1), own, *([scores.sum(1)] if smoothing else [])]
+    parts = [(scores - largest.unsqueeze(1)).exp_().sum(1), own, *([scores.sum(1)] if smoothing else [])]
     exponentials, label, *everything = total(torch.stack(parts), given.axis).unbind(0)
     return exponentials.log() + largest, label, everything[0] if everything else None
+
+
+def _at_labels(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """What `gather` along the classes gives, whose backward would keep all scores for their shape."""
+    count = labels.dim()
+    places = [
+        torch.arange(size, device=scores.device).reshape([-1 if dim == at else 1 for at in range(count)])
+        for dim, size in enumerate(labels.shape)
+    ]
+    return scores[(places[0], labels, *places[1:])]
 
 
 def _ignored(given: Given) -> torch.Tensor:
