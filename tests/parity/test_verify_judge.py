@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import verify_ranks
 from examples.parity import models as parity_models
@@ -250,3 +251,30 @@ def test_attention_by_a_mask_is_torchs_attention_where_the_mask_keeps_all() -> N
     run = EagerRun(Attending().double(), RunSettings(precision="float64"), masks=All())
     expected = (functional.scaled_dot_product_attention(x, x, x, is_causal=True) * x).mean() / 0.5
     assert run.backward({"x": x}) == pytest.approx(float(expected), rel=1e-12)
+
+
+class Checkpointed(nn.Module):
+    """Drops in a part that runs again in backward where `again` says how."""
+
+    def __init__(self, *, again: bool | None) -> None:
+        super().__init__()
+        self.again, self.first, self.last = again, nn.Linear(4, 4), nn.Linear(4, 4)
+        self.part = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values = self.first(x)
+        made = self.part(values) if self.again is None else checkpoint(self.part, values, use_reentrant=self.again)
+        loss: torch.Tensor = self.last(made).square().mean()
+        return loss
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_runs_again_in_backward_is_handed_the_masks_of_the_first_time(reentrant: bool) -> None:
+    plain = Checkpointed(again=None).double()
+    other = Checkpointed(again=reentrant).double()
+    other.load_state_dict(plain.state_dict())
+    masks, batch = KeyedMasks(seed=3, rows=8, batched=(True,)), {"x": torch.randn(8, 4, dtype=torch.float64)}
+    runs = [EagerRun(model, RunSettings(precision="float64"), masks=masks) for model in (plain, other)]
+    assert runs[0].backward(batch) == runs[1].backward(batch)
+    expected, found = (run.gradients() for run in runs)
+    assert all(expected[name].equal(found[name]) for name in expected) and len(found) == 8

@@ -22,6 +22,7 @@ from placer.plans.settings import RunSettings
 from placer.runtime.verify.eager.draws import DrawSource, HandedDraws
 from placer.runtime.verify.eager.masks import MaskedDropout, MaskSource
 from placer.runtime.verify.eager.norms import NormRows, PiecewiseNorms
+from placer.runtime.verify.eager.once import nothing_run_again
 
 Tensors = Mapping[str, torch.Tensor]
 Batch = Mapping[str, torch.Tensor]
@@ -155,7 +156,8 @@ class EagerRun:
         dropout = None if self._masks is None else MaskedDropout(self._masks, self.steps)
         draws = None if self._draws is None else HandedDraws(self._draws, self.steps)
         norms: AbstractContextManager[object] = PiecewiseNorms(self._norms) if self._norms else nullcontext()
-        with norms, draws or nullcontext(), dropout or nullcontext():
+        once = nothing_run_again() if self.dropping else nullcontext()
+        with once, norms, draws or nullcontext(), dropout or nullcontext():
             yield
         for handed in (dropout, draws):
             if handed is not None:
