@@ -171,6 +171,11 @@ def test_a_seed_that_no_plan_may_have_is_misuse(placer: Command, seed: str) -> N
     assert (ended.code, f"the seed is {seed}" in ended.error) == (2, True)
 
 
+def test_momentum_of_an_optimizer_that_has_none_is_misuse(placer: Command) -> None:
+    ended = placer("plan", "bad_models:dense", "--cluster", "small.yaml", "--batch", "x=8x64", "--momentum", "0.9")
+    assert (ended.code, "--optimizer sgd" in ended.error) == (2, True)
+
+
 @pytest.mark.parametrize("batch", ["x=8x64,y=8:int64", "x=8x64,y=8"])
 def test_labels_that_the_model_takes_are_integers_where_nothing_else_computes(placer: Command, batch: str) -> None:
     ended = placer("plan", "bad_models:labelled", "--cluster", "small.yaml", "--batch", batch, "--strategy", "single")

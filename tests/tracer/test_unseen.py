@@ -80,6 +80,23 @@ class Differentiates(Small):
         return h - torch.autograd.grad(h.pow(2).sum(), h, create_graph=True)[0]
 
 
+def energy(h: Tensor) -> Tensor:
+    """Something to differentiate."""
+    return h.pow(2).sum()
+
+
+class DifferentiatesFunction(Small):
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = h - torch.func.grad(energy)(h)
+        return made
+
+
+class DifferentiatesRows(Small):
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = h - torch.func.vmap(torch.func.grad(energy))(h)
+        return made
+
+
 class ChecksNorm(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -187,6 +204,8 @@ def captured(made: Callable[[], nn.Module]) -> Graph:
         (Applies, ("test_unseen.py:", "Doubled, an autograd.Function")),
         (HooksTensor, ("test_unseen.py:", "hook on a gradient")),
         (Differentiates, ("test_unseen.py:", "a derivative in forward")),
+        (DifferentiatesFunction, ("test_unseen.py:", "a derivative in forward")),
+        (DifferentiatesRows, ("test_unseen.py:", "a derivative in forward")),
         (ChecksNorm, ("test_unseen.py:", "norm.num_batches_tracked twice")),
         (hooked_parameter, ("parameter one.weight", "hook on its gradient")),
         (hooked_module, ("test_unseen.py:", "a module's hook on its backward")),

@@ -36,6 +36,8 @@ _ELSEWHERE = (
 
 # What a model asks to do otherwise where it is compiled or exported.
 _ASKING = ("is_compiling", "is_dynamo_compiling", "is_exporting")
+# What `torch.func.grad`, `vjp` and `jvp`, and the jacobians made of them, call.
+_DERIVING = ("grad_and_value_impl", "grad_impl", "_vjp_with_argnums", "_jvp_with_argnums")
 # What sets or reads the state of torch's generator.
 _SEEDING = ("manual_seed", "seed", "set_rng_state", "get_rng_state", "fork_rng")
 
@@ -56,13 +58,14 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
     again in backward. torch 2.13 loses what becomes of gradients inside a region in which autocast is off; no autocast
     is on in an export, so that such regions are left out.
     """
-    autograd, wrappers = torch.autograd, _functorch.utils
+    autograd, wrappers, transforms = torch.autograd, _functorch.utils, _functorch.eager_transforms
     places: tuple[tuple[object, str, Callable[..., object]], ...] = (
         (autograd.Function, "apply", partial(_applied, model)),
         (wrappers, "unwrap_dead_wrappers", _applied_as_bound_before),
         (torch.Tensor, "register_hook", partial(_refused_where_exported, "a hook on a gradient, which")),
         (autograd, "grad", partial(_refused_where_exported, "a derivative in forward, which")),
         (autograd, "backward", partial(_refused_where_exported, "a derivative in forward, which")),
+        *((transforms, name, partial(_refused_where_exported, "a derivative in forward, which")) for name in _DERIVING),
         (autograd.graph.saved_tensors_hooks, "__enter__", _saved_otherwise),
         (checkpoint, "_checkpoint_without_reentrant_generator", partial(_checkpointed, model)),
         (nn.TransformerEncoder, "forward", _without_padding),
@@ -274,7 +277,15 @@ def _no_buffer_written(model: nn.Module) -> Iterator[None]:
 
 def _exported(values: object) -> bool:
     """Whether there is a tensor among them that is being exported, and not one that an opaque part is tried on."""
-    return any(isinstance(leaf, FakeTensor) for leaf in _pytree.tree_leaves(values))
+    return any(isinstance(_within(leaf), FakeTensor) for leaf in _pytree.tree_leaves(values))
+
+
+def _within(leaf: object) -> object:
+    """What `torch.vmap` and its like have wrapped."""
+    wraps = torch._C._functorch
+    while isinstance(leaf, torch.Tensor) and wraps.is_functorch_wrapped_tensor(leaf):
+        leaf = wraps.get_unwrapped(leaf)
+    return leaf
 
 
 def require_plain_gradients(model: nn.Module) -> None:

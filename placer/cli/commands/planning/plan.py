@@ -14,6 +14,7 @@ from placer.api import plan as make_plan
 from placer.cli.options import Batch, ClusterSpec, Json, Model, parsed_loads, print_result
 from placer.costs.data_path.data_set import read_data_set
 from placer.costs.data_path.path import fed
+from placer.errors import UsageError
 from placer.graph import Granularity as GranularityName
 from placer.io.files import require_writable
 from placer.io.usercode import named
@@ -143,6 +144,10 @@ def run(
     if search_log is not None:
         require_writable(search_log)
     samples = read_data_set(data_set) if data_set else None
+    if momentum and optimizer != "sgd":
+        raise UsageError(
+            f"--momentum {momentum:g} is SGD's, the optimizer is {optimizer}; add --optimizer sgd, or drop it"
+        )
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
         momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention, offload=offload,
