@@ -107,10 +107,10 @@ class Executor:
                 "an earlier step of this executor failed on its way: its ranks hold parts of that step; load the plan "
                 "anew in new processes, from the last checkpoint"
             )
-        feeds = self._feeds(batch, training=True)
         if not self.timings:
-            require_same_batch(batch)
+            require_same_batch(batch, [entry.name for entry in self.plan.graph.inputs])
         began = time.perf_counter()
+        feeds = self._feeds(batch, training=True)
         self._broken = True
         loss = float(self.train(feeds))
         self._broken = False

@@ -7,6 +7,7 @@ step looks as it should.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import distributed as dist
@@ -15,15 +16,16 @@ from placer.errors import UsageError
 from placer.runtime.stages.batch_values import Batch
 
 
-def require_same_batch(batch: Batch) -> None:
-    """Raise UsageError on every rank where batches differ; all ranks of the process group call it."""
+def require_same_batch(batch: Batch, inputs: Sequence[str]) -> None:
+    """Raise UsageError on every rank where batches differ in one of the model's `inputs`, or one lacks it; all ranks of
+    the process group call it, before any of them refuses its own."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    mine = {name: _digest(tensor) for name, tensor in sorted(batch.items())}
+    mine = {name: _digest(batch[name]) for name in inputs if name in batch}
     every: list[dict[str, str]] = [{}] * dist.get_world_size()
     dist.all_gather_object(every, mine)
     for rank, given in enumerate(every):
-        unlike = [name for name, digest in every[0].items() if given.get(name) != digest]
+        unlike = [name for name in inputs if given.get(name) != every[0].get(name)]
         if unlike:
             raise UsageError(
                 f"rank {rank} was given another batch than rank 0 (input {unlike[0]} differs); give the same global "
@@ -33,6 +35,8 @@ def require_same_batch(batch: Batch) -> None:
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    """Of its bytes; the shape and the type are known to be those of the plan."""
-    held = tensor.detach().cpu().contiguous().reshape(-1)
-    return hashlib.blake2b(held.view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+    """Of its type, its shape and its bytes."""
+    held = tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
+    found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
+    found.update(held.view(torch.uint8).numpy())
+    return found.hexdigest()

@@ -62,6 +62,27 @@ def given_own_batches(plan: Plan) -> str:
     return ""
 
 
+def given_unlike_shapes(plan: Plan) -> str:
+    """What every rank is told where the last one alone is given fewer rows."""
+    with world():
+        executor, batch = load(plan, capture=capture_of(plan)), next(batches(plan))
+        last = dist.get_rank() == dist.get_world_size() - 1
+        try:
+            executor.step({name: values[:-1] if last else values for name, values in batch.items()})
+        except UsageError as error:
+            return str(error)
+    return ""
+
+
+def given_more_than_inputs(plan: Plan) -> tuple[float, float]:
+    """The loss of a step, and that of one more executor whose batches hold things beside the inputs, others by rank."""
+    with world():
+        batch, beside = next(batches(plan)), {"names": [str(dist.get_rank())], "own": torch.tensor(dist.get_rank())}
+        more = {**batch, **beside}
+        plain, other = (load(plan, capture=capture_of(plan)).step(given) for given in (batch, more))
+        return plain, other
+
+
 def asked_after_a_failure(plan: Plan) -> str:
     """What is said where a step is asked for after one that failed on rank 0 as it updated."""
     with world():

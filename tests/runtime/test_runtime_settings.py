@@ -18,6 +18,8 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime import load
+from placer.runtime.stages.batch_values import Batch
+from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.training.run_report import RunReport
 from placer.runtime.training.trust import require_runnable
 
@@ -57,6 +59,30 @@ def test_attention_runs_as_the_plan_was_priced(gpt2: Plan) -> None:
         fused[attention] = any("scaled_dot_product" in name for name in ops.names)
     assert fused == {"flash": True, "eager": False}
     assert losses["eager"] == pytest.approx(losses["flash"], rel=1e-5)
+
+
+class _Clock:
+    """Seconds that pass where somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_the_seconds_of_a_step_hold_the_dividing_of_its_batch(gpt2: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, executor = _Clock(), load(gpt2)
+    divided = BatchSplit.microbatches
+
+    def slowly(self: BatchSplit, batch: Batch, *, step: int | None, training: bool) -> tuple[Microbatch, ...]:
+        clock.now += 5.0
+        return divided(self, batch, step=step, training=training)
+
+    monkeypatch.setattr("placer.runtime.executor.executor.time", clock)
+    monkeypatch.setattr(BatchSplit, "microbatches", slowly)
+    executor.step(tracer.random_batch(gpt2.graph, gpt2.rows, 0))
+    assert executor.timings == [5.0]
 
 
 def test_one_learning_rate_does_not_replace_those_of_groups(gpt2: Plan) -> None:

@@ -13,7 +13,9 @@ import torch
 from eager_ranks import (
     asked_after_a_failure,
     differences,
+    given_more_than_inputs,
     given_own_batches,
+    given_unlike_shapes,
     group_after_close,
     loaded_again,
     on_one_device,
@@ -88,6 +90,16 @@ def test_closing_an_executor_leaves_a_group_alone_that_somebody_else_made() -> N
 def test_ranks_that_are_given_batches_of_their_own_are_told() -> None:
     for told in on_ranks(2, given_own_batches, plan_of(CASES[0])):
         assert "rank 1 was given another batch than rank 0" in told and "same global batch" in told
+
+
+def test_all_ranks_are_told_where_one_alone_is_given_another_shape() -> None:
+    for told in on_ranks(2, given_unlike_shapes, plan_of(CASES[0])):
+        assert "rank 1 was given another batch than rank 0" in told
+
+
+def test_what_a_batch_holds_beside_the_inputs_may_differ() -> None:
+    for plain, other in on_ranks(2, given_more_than_inputs, plan_of(CASES[0])):
+        assert plain == other
 
 
 def test_a_step_after_one_that_failed_is_refused() -> None:
