@@ -38,5 +38,5 @@ def _digest(tensor: torch.Tensor) -> str:
     """Of its type, its shape and its bytes."""
     held = tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
     found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
-    found.update(held.view(torch.uint8).numpy())
+    found.update(held.view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

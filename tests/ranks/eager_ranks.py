@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -77,8 +78,8 @@ def given_unlike_shapes(plan: Plan) -> str:
 def given_more_than_inputs(plan: Plan) -> tuple[float, float]:
     """The loss of a step, and that of one more executor whose batches hold things beside the inputs, others by rank."""
     with world():
-        batch, beside = next(batches(plan)), {"names": [str(dist.get_rank())], "own": torch.tensor(dist.get_rank())}
-        more = {**batch, **beside}
+        batch, rank = next(batches(plan)), dist.get_rank()
+        more = cast("dict[str, torch.Tensor]", {**batch, "names": [f"row {rank}"], "own": torch.tensor(rank)})
         plain, other = (load(plan, capture=capture_of(plan)).step(given) for given in (batch, more))
         return plain, other
 
