@@ -119,7 +119,7 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
         searches.extend(_each(problem, _searches(problem), before=runs))
         if baselines.apart:
             runs.extend(baselines.ready() if _interrupted(searches) else baselines)
-        searches = [_roomier(problem, _uncut(problem, run), runs) for run in searches]
+        searches = [each for run in searches for each in _roomier(problem, _uncut(problem, run), runs)]
         searches.extend(_last_tries(problem, [*runs, *searches]))
     except KeyboardInterrupt:
         runs.extend(baselines.ready())
@@ -182,27 +182,36 @@ def _uncut(problem: Problem, run: _Result) -> _Result:
     return replace(other, found=found)
 
 
-def _roomier(problem: Problem, run: _Result, others: Sequence[_Result]) -> _Result:
+def _roomier(problem: Problem, run: _Result, others: Sequence[_Result]) -> list[_Result]:
     """What the exact search found; where the best plan fills a good part of a device, so that faster ones may not have
-    fitted, the better one of that and of what there is under layouts that hold less."""
+    fitted, first what is better under layouts that hold less. Either may not hold when it is settled."""
     legal = _legal([run, *others])
     free = problem.budget is None and problem.until is None
     if run.name != "stages" or isinstance(run.found, Infeasible) or not (legal and free) or _interrupted([run]):
-        return run
+        return [run]
     best = min((verdict for verdict, _ in legal), key=lambda verdict: verdict.order)
     if not _tight(best):
-        return run
+        return [run]
     tell(phase="layouts that hold less")
     found = solve_roomy(problem, best)
-    plan, verdict = run.found.plan, run.verdict
-    if found.plan is not best.plan:
-        plan, verdict = found.plan, judge(problem.costs, found.plan, lowered=False)
-    bounds = [run.found.bound, found.bound]
-    more = replace(
-        run.found, plan=plan, bound=None if None in bounds else min(filter(None, bounds)),
-        ended=run.found.ended or found.ended, evaluations=run.evaluations + found.evaluations,
-    )  # fmt: skip
-    return replace(run, found=more, verdict=verdict)
+    bound = _bound_of_both(run.found, found, best)
+    ended, evaluations = run.found.ended or found.ended, run.evaluations + found.evaluations
+    known = replace(run.found, bound=bound, ended=ended, evaluations=evaluations)
+    kept = replace(run, found=known)
+    if found.plan is best.plan:
+        return [kept]
+    verdict = judge(problem.costs, found.plan, lowered=False)
+    return [replace(run, found=replace(known, plan=found.plan, evaluations=0), verdict=verdict), kept]
+
+
+def _bound_of_both(stages: Solution, roomy: Solution, best: Verdict) -> float | None:
+    """What is proven of the plans of both searches; of a better plan that neither found, which is of another kind and
+    below what is proven of the first, the second proves no more than that it found none."""
+    if stages.bound is None or roomy.bound is None:
+        return None
+    if roomy.plan is best.plan and best.seconds < stages.bound * (1 - ROUNDING):
+        return stages.bound
+    return min(stages.bound, roomy.bound)
 
 
 def _tight(verdict: Verdict) -> bool:

@@ -6,6 +6,7 @@ A stranger found each of these broken, on models and machines of his own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -15,12 +16,15 @@ from torch import nn
 from torch.nn import functional
 
 import placer
+from placer import simulator
 from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
 from placer.costs.step_estimate import costs_of
 from placer.graph import Graph
 from placer.plans.plan import Plan
+from placer.search import played
 from placer.search.asked import parse_pins
 from placer.search.judge import judge, solve_with
+from placer.simulator import Timeline
 from problems import problem
 
 LINK = Link(name="link", latency_seconds=1e-5, bandwidth=5e9)
@@ -155,8 +159,8 @@ class Wide(nn.Module):
         return functional.mse_loss(self.body(x), y)
 
 
-def test_layouts_that_hold_less_are_tried_too_where_memory_is_short() -> None:
-    # 216 MiB beside the framework's: a pipeline of four whole stages fits, and so do faster splits of the layers.
+def short_machines() -> Cluster:
+    """216 MiB beside the framework's: a pipeline of four whole stages fits, and so do faster splits of the layers."""
     device = Device(
         name="small", backend="cuda", memory_bytes=716 << 20, overhead_bytes=500 << 20, memory_bandwidth=4e11,
         rates=(("float32", 1e13),), launch_seconds=4e-6, curve=Curve(points=((1e7, 0.1), (1e9, 0.5), (1e11, 0.8))),
@@ -164,7 +168,11 @@ def test_layouts_that_hold_less_are_tried_too_where_memory_is_short() -> None:
     node = Node(
         name="node", devices=((device, 4),), link=Link(name="in", latency_seconds=5e-6, bandwidth=2e10), nic=LINK
     )
-    machines = Cluster(name="short", groups=((node, 1),))
+    return Cluster(name="short", groups=((node, 1),))
+
+
+def test_layouts_that_hold_less_are_tried_too_where_memory_is_short() -> None:
+    machines = short_machines()
     seconds, bounds = dict[tuple[str, ...], float](), list[float]()
     for pins in ((), ("tensor=2", "data=2"), ("tensor=4",), ("pipeline=4",)):
         plan = placer.plan(Wide(), machines, batch={"x": (512, 2048), "y": (512, 2048)}, pins=pins)
@@ -174,3 +182,18 @@ def test_layouts_that_hold_less_are_tried_too_where_memory_is_short() -> None:
     assert seconds[()] <= min(seconds.values()) * ROUNDING
     assert bounds[0] <= min(seconds.values()) * ROUNDING
     assert seconds[()] < 0.9 * seconds["pipeline=4",]
+
+
+def test_what_fits_in_other_layouts_stays_where_one_that_holds_less_is_slower_when_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = placer.capture(Wide(), batch={"x": torch.zeros(512, 2048), "y": torch.zeros(512, 2048)})
+    exact = solve_with(problem(graph, short_machines()), "stages").plan
+    simulated = simulator.simulate
+
+    def slower(given: Plan) -> Timeline:
+        found, times = simulated(given), 1.0 if given.stages == exact.stages else 10.0
+        return replace(found, ledger=replace(found.ledger, step_seconds=times * found.ledger.step_seconds))
+
+    monkeypatch.setattr(played, "simulate", slower)
+    assert planned(graph, short_machines()).stages == exact.stages
