@@ -140,6 +140,22 @@ class InfersWholly(Small):
         return made
 
 
+class EnablesWhereItInfers(Small):
+    def between(self, h: Tensor) -> Tensor:
+        with torch.inference_mode(), torch.enable_grad():
+            size = self.two(h)
+        made: Tensor = h * size.clone()
+        return made
+
+
+class AsksWhetherItInfers(Small):
+    def between(self, h: Tensor) -> Tensor:
+        with torch.inference_mode():
+            size = self.two(h) if torch.is_inference_mode_enabled() else self.one(h)
+        made: Tensor = h * size.clone() if not torch.is_inference_mode_enabled() else h
+        return made
+
+
 class CastsItself(Small):
     def between(self, h: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -244,7 +260,18 @@ def test_two_models_of_one_process_have_opaque_parts_of_one_name() -> None:
     assert [model.part.calls for model in models] == [2, 2]
 
 
-@pytest.mark.parametrize("made", [Checkpoints, QuietWithoutAutocast, InInferenceMode, InfersWholly, LooksAtValues])
+@pytest.mark.parametrize(
+    "made",
+    [
+        Checkpoints,
+        QuietWithoutAutocast,
+        InInferenceMode,
+        InfersWholly,
+        EnablesWhereItInfers,
+        AsksWhetherItInfers,
+        LooksAtValues,
+    ],
+)
 def test_what_is_captured_has_the_gradients_of_the_model(made: Callable[[], nn.Module]) -> None:
     model = made().double()
     traced = tracer.trace(model, {"x": torch.zeros(8, 6, dtype=torch.float64)})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +77,8 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         (torch.autocast, "__exit__", _left_where_enabled),
         (torch.inference_mode, "__enter__", _entered_without_gradients),
         (torch.inference_mode, "__exit__", _left_without_gradients),
+        (torch, "is_inference_mode_enabled", _asked_for_inference),
+        (torch.enable_grad, "__enter__", _enabled_where_not_inferred),
     )
     with contextlib.ExitStack() as patched:
         for owner, name, replacing in places:
@@ -246,11 +249,41 @@ def _left_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
     return lambda region, *error: before(region, *error) if region._enabled else None
 
 
+class _Inferring(threading.local):
+    """modes: of the regions of inference mode around what is exported now."""
+
+    def __init__(self) -> None:
+        self.modes: list[bool] = []
+
+    @property
+    def on(self) -> bool:
+        return bool(self.modes and self.modes[-1])
+
+
+_INFERRING = _Inferring()
+
+
+def _asked_for_inference(before: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: _INFERRING.on if is_of_users(sys._getframe(1)) else before()
+
+
+def _enabled_where_not_inferred(before: Callable[..., None]) -> Callable[..., None]:
+    """Nothing in inference mode has a gradient, whatever enables them."""
+
+    def enter(region: torch.enable_grad) -> None:
+        before(region)
+        if _INFERRING.on:
+            torch._C._set_grad_enabled(False)
+
+    return enter
+
+
 def _entered_without_gradients(_: object) -> Callable[..., None]:
     """An export leaves torch.inference_mode out; gradients are off in it, and on where it is off, which it keeps."""
 
     def enter(region: torch.inference_mode) -> None:
         vars(region).setdefault("_before", []).append(torch.is_grad_enabled())
+        _INFERRING.modes.append(region.mode)
         torch.set_grad_enabled(not region.mode)
 
     return enter
@@ -258,6 +291,7 @@ def _entered_without_gradients(_: object) -> Callable[..., None]:
 
 def _left_without_gradients(_: object) -> Callable[..., None]:
     def leave(region: torch.inference_mode, *_: object) -> None:
+        _INFERRING.modes.pop()
         torch.set_grad_enabled(vars(region)["_before"].pop())
 
     return leave
