@@ -51,7 +51,7 @@ LAST_TRIES = 128
 # what was searched before.
 BRANCH_TRIES = 1_000
 # The part of a device above which memory may have kept a faster plan from fitting: one of fewer stages holds more.
-TIGHT = 0.5
+TIGHT = 0.75
 # Seconds below which a strategy is not asked: its first answer takes longer.
 LEAST = {CUTS: 0.3}
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import overload
 
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -84,6 +85,7 @@ class Updater:
         #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
         self.optimizer = _steps_alone(make(GivenParameters(self.updated))) if self.updated else None
+        self._one_rate = False
 
     @property
     def on_host(self) -> bool:
@@ -139,15 +141,26 @@ class Updater:
                 kept.copy_(local_part(self.own[name].detach()))
 
     def set_learning_rate(self, rate: float) -> None:
-        """Use `rate` from the next step on. Raises UsageError where groups of parameters have rates of their own."""
-        rates = {float(group["lr"]) for group in self.optimizer.param_groups} if self.optimizer is not None else set()
-        if len(rates) > 1:
+        """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, where groups of
+        parameters have rates of their own."""
+        rates = set() if self._one_rate else self._rates_of_all()
+        self._one_rate = len(rates) <= 1
+        if not self._one_rate:
             raise UsageError(
                 f"the optimizer's groups have learning rates {', '.join(map(str, sorted(rates)))}, which one rate for "
                 "all would make alike; set those of its param_groups, or give it a scheduler of torch.optim"
             )
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             group["lr"] = rate
+
+    def _rates_of_all(self) -> set[float]:
+        """Of the groups of all ranks: each may hold those of one rate alone."""
+        mine = {float(group["lr"]) for group in self.optimizer.param_groups} if self.optimizer is not None else set()
+        if not dist.is_initialized():
+            return mine
+        every: list[set[float]] = [set()] * dist.get_world_size()
+        dist.all_gather_object(every, mine)
+        return set().union(*every)
 
     def _brought(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The gradients on the host, in memory that they are copied to beside each other."""

@@ -168,7 +168,8 @@ class Executor:
         self.updater.refresh_masters()
 
     def set_learning_rate(self, rate: float) -> None:
-        """Use `rate` from the next step on. Raises UsageError where groups of parameters have rates of their own."""
+        """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, where groups of
+        parameters have rates of their own."""
         self.updater.set_learning_rate(rate)
 
     def consolidate(self) -> None:

@@ -107,6 +107,18 @@ def asked_after_a_failure(plan: Plan) -> str:
     return ""
 
 
+def asked_for_one_rate(plan: Plan) -> str:
+    """What is said where one learning rate is asked for and this rank has groups of one alone, its peer of another."""
+    with world():
+        rate = 0.1 + dist.get_rank()
+        executor = load(plan, capture=capture_of(plan), optimizer=lambda given: torch.optim.SGD(given, lr=rate))
+        try:
+            executor.set_learning_rate(0.5)
+        except UsageError as error:
+            return str(error)
+    return ""
+
+
 def loaded_again(plan: Plan) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights after two steps, loading the first ones and one step more, without an evaluation before and with."""
     found = []

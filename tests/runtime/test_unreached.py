@@ -12,6 +12,7 @@ import torch
 
 from eager_ranks import (
     asked_after_a_failure,
+    asked_for_one_rate,
     differences,
     given_more_than_inputs,
     given_own_batches,
@@ -104,3 +105,8 @@ def test_what_a_batch_holds_beside_the_inputs_may_differ() -> None:
 
 def test_a_step_after_one_that_failed_is_refused() -> None:
     assert "failed on its way" in on_ranks(2, asked_after_a_failure, plan_of(CASES[0]))[0]
+
+
+def test_one_rate_for_groups_that_lie_on_other_ranks_is_refused_on_all() -> None:
+    for told in on_ranks(2, asked_for_one_rate, plan_of(replace(CASES[0], replicas=1, positions=2))):
+        assert "learning rates 0.1, 1.1" in told
