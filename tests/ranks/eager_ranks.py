@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -51,16 +51,21 @@ def group_after_close(plan: Plan) -> bool:
         return dist.is_initialized()
 
 
+def refusal(call: Callable[[], object]) -> str:
+    """What is said where a call is misuse, nothing where it is not."""
+    try:
+        call()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def given_own_batches(plan: Plan) -> str:
     """What is said where each rank gives a step rows of its own, as a DistributedSampler deals them."""
     with world():
         executor = load(plan, capture=capture_of(plan))
         own = {name: values.roll(dist.get_rank(), 0) for name, values in next(batches(plan)).items()}
-        try:
-            executor.step(own)
-        except UsageError as error:
-            return str(error)
-    return ""
+        return refusal(lambda: executor.step(own))
 
 
 def given_unlike_shapes(plan: Plan) -> str:
@@ -68,11 +73,8 @@ def given_unlike_shapes(plan: Plan) -> str:
     with world():
         executor, batch = load(plan, capture=capture_of(plan)), next(batches(plan))
         last = dist.get_rank() == dist.get_world_size() - 1
-        try:
-            executor.step({name: values[:-1] if last else values for name, values in batch.items()})
-        except UsageError as error:
-            return str(error)
-    return ""
+        fewer = {name: values[:-1] if last else values for name, values in batch.items()}
+        return refusal(lambda: executor.step(fewer))
 
 
 def given_more_than_inputs(plan: Plan) -> tuple[float, float]:
@@ -100,10 +102,7 @@ def asked_after_a_failure(plan: Plan) -> str:
             executor.step(batch)
         except ValueError:
             executor.updater.step = update  # type: ignore[method-assign]
-            try:
-                executor.step(batch)
-            except UsageError as error:
-                return str(error)
+            return refusal(lambda: executor.step(batch))
     return ""
 
 
@@ -112,11 +111,7 @@ def asked_for_one_rate(plan: Plan) -> str:
     with world():
         rate = 0.1 + dist.get_rank()
         executor = load(plan, capture=capture_of(plan), optimizer=lambda given: torch.optim.SGD(given, lr=rate))
-        try:
-            executor.set_learning_rate(0.5)
-        except UsageError as error:
-            return str(error)
-    return ""
+        return refusal(lambda: executor.set_learning_rate(0.5))
 
 
 def loaded_again(plan: Plan) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

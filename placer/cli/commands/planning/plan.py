@@ -144,10 +144,7 @@ def run(
     if search_log is not None:
         require_writable(search_log)
     samples = read_data_set(data_set) if data_set else None
-    if momentum and optimizer != "sgd":
-        raise UsageError(
-            f"--momentum {momentum:g} is SGD's, the optimizer is {optimizer}; add --optimizer sgd, or drop it"
-        )
+    _require_momentum_of(optimizer, momentum)
     settings = RunSettings(
         precision=precision, optimizer=optimizer, learning_rate=learning_rate, weight_decay=weight_decay,
         momentum=momentum, clip_norm=clip_norm or None, recompute=recompute, attention=attention, offload=offload,
@@ -170,6 +167,14 @@ def run(
         if path is not None:
             view, document = Group(view, data_path_view(path)), document | {"data_path": data_path_document(path)}
         print_result(view, document, json)
+
+
+def _require_momentum_of(optimizer: str, momentum: float) -> None:
+    """Raise UsageError where momentum is given to an optimizer that has none."""
+    if momentum and optimizer != "sgd":
+        raise UsageError(
+            f"--momentum {momentum:g} is SGD's, the optimizer is {optimizer}; add --optimizer sgd, or drop it"
+        )
 
 
 def loss_function(name: str | None) -> LossFunction | None:
