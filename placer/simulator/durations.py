@@ -44,7 +44,8 @@ class Durations:
         """The parts of a computation; microbatch 0 is the first whose gradients arrive."""
         action = entry.action
         adds, ends = action.microbatch > 0, action.microbatch == len(self._plan.microbatches) - 1
-        rows = entry.rows or self._least_rows(self._plan.stages[action.stage])
+        stage = self._plan.stages[action.stage]
+        rows = entry.rows or self._of(stage).stage_times.least_rows(stage)
         return self._made(program.device, action.stage, action.kind, rows, adds=adds, ends=ends)
 
     @remembered
@@ -143,10 +144,6 @@ class Durations:
             )
             for stage in map(self._plan.stages.__getitem__, entry.stages)
         )
-
-    def _least_rows(self, stage: Stage) -> int:
-        """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
-        return int(stage.replicas > 1 and (self._plan.reduces_beside or stage.by_fsdp))
 
     def _of(self, stage: Stage) -> Costs:
         return self._costs.of_stage(self._plan, stage)

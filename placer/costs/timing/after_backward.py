@@ -148,7 +148,8 @@ class AfterBackward:
         """Bytes of the gradients of the model, in the order in which they become ready."""
         graph, item = self.work.graph, self.work.numerics.weight_bytes
         placed = (zip(one.parameters, graph.classes[one.kind].parameters, strict=True) for one in graph.blocks)
-        sizes = {name: parameter.elements * item for own in placed for name, parameter in own}
+        held = {name: parameter for own in placed for name, parameter in own} | dict(self.work.kept_whole)
+        sizes = {name: parameter.elements * item for name, parameter in held.items()}
         return tuple(sizes[name] for name in ready_order(self.work.whole, 0, len(graph.blocks)))
 
     def hidden(self, devices: tuple[int, ...]) -> float:

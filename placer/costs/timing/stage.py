@@ -261,6 +261,8 @@ class StageTimes:
     def _loads(self, stage: Stage, rows: int) -> Collection[tuple[int, int]]:
         """A device of each class with so many rows of its replica's, and those."""
         each, kind = replica_rows(rows, stage.shares, stage.replicas), self.block_times.device_class
+        if 0 in each:
+            each = tuple([own or self.least_rows(stage) for own in each])
         if self.block_times.uniform:
             return [(stage.devices[0], own) for own in dict.fromkeys(each)]
         return {
@@ -268,6 +270,12 @@ class StageTimes:
             for place, own in enumerate(each)
             for device in stage.devices[place * stage.degree : (place + 1) * stage.degree]
         }.values()
+
+    def least_rows(self, stage: Stage) -> int:
+        """Rows that a replica without rows computes: DDP and FSDP2, whose others wait for it, let it repeat one."""
+        cluster, alone = self.block_times.network.cluster, stage.last - stage.first == len(self.work.graph.blocks)
+        by_ddp = alone and self.work.settings.overlap and not cluster.unlike(stage.devices)
+        return int(stage.replicas > 1 and (stage.by_fsdp or by_ddp))
 
     @remembered
     def gathers(self, devices: tuple[int, ...], rows: int, sharding: Sharding, rooted: Rooted) -> Gathers:
