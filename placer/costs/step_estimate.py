@@ -170,7 +170,8 @@ def _chained(
 
     The order of the plan is played too where that may say more: where what skips stages takes a good share of the step,
     which the closed form has go on to the next stage and find no way full, and where positions that take turns are
-    slowest in different ones, which then wait for each other.
+    slowest in different ones, which then wait for each other, or come to their next turn before the first microbatch,
+    as a last one that is small lets them.
     """
     positions, count = plan.positions, len(plan.microbatches)
     turns = len(stages) // positions
@@ -180,7 +181,8 @@ def _chained(
     closed = _Step(step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication)
     found = skipping(plan)
     skips = bool(found) and _alone(own, plan, found) >= PLAYED * closed.seconds
-    if skips or waits_between_turns(stages, positions, count) >= PLAYED * closed.seconds:
+    hurried = turns > 1 and plan.microbatches[-1] < plan.microbatches[0]
+    if skips or hurried or waits_between_turns(stages, positions, count) >= PLAYED * closed.seconds:
         return max(closed, _branched(own, plan, stages, chosen))
     return closed
 

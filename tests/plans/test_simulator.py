@@ -13,15 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusters import FAST, SLOW, cluster
+from clusters import FAST, INSIDE, SLOW, cluster
 from graphs import BlockSpec, block_specs, chain_graph, chain_graphs, gpt_graph
 from pipeline_plans import chain, pipeline_plan
-from placer.cluster.cluster import Link
+from placer.cluster.cluster import Cluster, Link, Node
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate
 from placer.plans.ledger import Seconds
-from placer.plans.plan import Plan, ScheduleName
+from placer.plans.plan import Plan, ScheduleName, Sharding
 from placer.plans.schedule import NAMES
+from placer.plans.settings import RunSettings
 from placer.program.instructions import Collective, Compute, Message, Program
 from placer.program.lowering import lower
 from placer.simulator.durations import Durations
@@ -119,6 +120,27 @@ def test_closed_form_and_simulation_agree_on_homogeneous_pipelines(name: Schedul
     plan = data.draw(homogeneous(name))
     played, closed = simulate(plan).ledger.step_seconds, estimate(plan).step_seconds
     assert abs(closed - played) <= AGREEMENT * played
+
+
+@pytest.mark.parametrize("sharding", ["none", "parameters"])
+def test_a_replica_without_rows_takes_as_long_in_the_closed_form_as_when_played(sharding: Sharding) -> None:
+    """It repeats a row beside the others, who wait for it: here the slow one."""
+    slow = replace(FAST, name="slow", rates=(("float32", 1e12),))
+    node = Node(name="node", devices=((FAST, 1), (slow, 1)), link=INSIDE, nic=INSIDE)
+    plan = pipeline_plan(
+        chain(), replicas=2, microbatches=(2, 1), sharding=sharding, settings=RunSettings(),
+        machines=Cluster(name="two kinds", groups=((node, 1),)),
+    )  # fmt: skip
+    closed, played = estimate(plan).seconds, simulate(plan).ledger.seconds
+    assert closed.forward == pytest.approx(played.forward) and closed.backward == pytest.approx(played.backward)
+
+
+def test_a_last_microbatch_that_is_small_lets_turns_wait_for_each_other() -> None:
+    plan = pipeline_plan(
+        chain_graph([BlockSpec(flops=10**7, output=1), *[BlockSpec(flops=10**8, output=1)] * 3]),
+        positions=2, turns=2, microbatches=(8, 1), schedule="interleaved", settings=RunSettings(),
+    )  # fmt: skip
+    assert estimate(plan).step_seconds >= simulate(plan).ledger.step_seconds * (1 - AGREEMENT)
 
 
 @settings(max_examples=15)
