@@ -187,6 +187,9 @@ class _Copier:
         times = explicit.repeats(node)
         if times is not None:
             return self.graph.call_function(torch.ops.aten.repeat.default, (given[0], times))
+        along = explicit.gathered_dim(node)
+        if along is not None:
+            return self.graph.call_function(torch.ops.aten.gather.default, (given[0], along, given[1]))
         if explicit.must_lie_in_order(node, _source(node)):
             laid = self._beside(node, around, torch.ops.aten.contiguous.default, given[:1])
             given = (laid, *given[1:])

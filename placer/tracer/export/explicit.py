@@ -5,6 +5,7 @@
     repeat_interleave(x, 2, ...)   without the size of the result, which is there to spare a device that counts
     fill_diagonal_(x, 0)           a write into the diagonal of a matrix, which has a form that does not write
     tile(x, 2)                     `repeat` along each of its dims
+    take_along_dim(x, index, dim)  `gather`, where the other dims have the same sizes in both
 
 In: nodes of an export, with what they were given (`meta["val"]`). The plain graph has other calls in their place.
 """
@@ -63,6 +64,19 @@ def repeats(node: fx.Node) -> tuple[int, ...] | None:
     assert isinstance(asked, (tuple, list))
     times = tuple(int(one) for one in asked)
     return (1,) * (_given(node).dim() - len(times)) + times
+
+
+def gathered_dim(node: fx.Node) -> int | None:
+    """The dim along which a `take_along_dim` takes what a `gather` would; None for others, and where dims are repeated."""
+    if node.target is not aten.take_along_dim.default:
+        return None
+    dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim")
+    index = node.args[1]
+    if not isinstance(dim, int) or not isinstance(index, fx.Node):
+        return None
+    given, taken = list(_given(node).shape), list(index.meta["val"].shape)
+    given[dim] = taken[dim] if len(given) == len(taken) else given[dim]
+    return dim if given == taken else None
 
 
 def must_lie_in_order(node: fx.Node, where: str) -> bool:
