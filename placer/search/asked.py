@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import floor, inf
 from pathlib import Path
 from typing import get_args
 
@@ -111,9 +112,9 @@ def _count(text: str, value: str, *, smallest: int) -> int:
 
 def _bytes(text: str, value: str) -> int:
     size = quantity(value, "bytes")
-    if size < 1 or size != int(size):
-        raise UsageError(f"the pin {text!r} wants at least 1 B, in whole bytes; found {value!r}")
-    return int(size)
+    if not 1 <= size < inf:
+        raise UsageError(f"the pin {text!r} wants at least 1 B; found {value!r}")
+    return floor(size)  # 0.6 MiB are whole bytes and a part of one
 
 
 def _choice(text: str, value: str, allowed: Sequence[str]) -> str:

@@ -32,6 +32,7 @@ from placer.strategies.space.outline import (
     schedules,
     shardings,
 )
+from placer.strategies.space.pin_conflicts import no_layout
 
 # Even layouts judged to find the nearest one.
 TRIED = 64
@@ -84,9 +85,7 @@ def what_binds(problem: Problem, views: Sequence[_View]) -> Infeasible:
     """What no plan of `problem` can satisfy, where a search of these views has found none."""
     all_bounds = [bounds for bounds, _ in views]
     if not any(True for _ in _ways(problem, all_bounds)):
-        return Infeasible(
-            binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
-        )
+        return no_layout(problem)
     return _block_binds(problem, lambda: _ways(problem, all_bounds)) or _nearest(problem, views)
 
 

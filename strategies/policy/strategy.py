@@ -14,7 +14,7 @@ from placer.search.problem import Ended, Problem, Solution
 from placer.strategies.policy.decoding import Limits, Played, Player, ranked, search
 from placer.strategies.policy.game import Game
 from placer.strategies.policy.network import load_scorer, one_thread
-from placer.strategies.space.pin_conflicts import require_pins
+from placer.strategies.space.pin_conflicts import no_layout, require_pins
 
 # Plans where no budget is given: some seconds.
 EVALUATIONS = 512
@@ -84,6 +84,4 @@ def _nothing(problem: Problem) -> Infeasible:
         return Infeasible(
             binding=f"the model {problem.graph.name} returns no loss", advice="Give labels in the batch, or a loss_fn"
         )
-    return Infeasible(
-        binding="pins: together they leave no layout of this model on this cluster", advice="Drop one of the pins"
-    )
+    return no_layout(problem)

@@ -9,10 +9,11 @@ from typing import get_args
 
 from placer.cluster.topology import replica_groups
 from placer.costs.communication.reductions import reductions
-from placer.errors import UsageError
+from placer.errors import Infeasible, UsageError
 from placer.plans.plan import BY_FSDP, Sharding
 from placer.plans.schedule import BRANCHED, SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
+from placer.search.asked import pin_texts
 from placer.search.problem import Pins, Problem
 from placer.strategies.space.axes import row_lengths
 from placer.strategies.space.outline import FIXED, MOST_VIRTUAL, microbatch_rows, schedule_name, whole_batch
@@ -172,3 +173,11 @@ def _counted(problem: Problem) -> str:
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def no_layout(problem: Problem) -> Infeasible:
+    """That the pins of a problem have no layout of its model on its cluster."""
+    asked = pin_texts(problem.pins)
+    which = f"the pin {asked[0]} leaves" if len(asked) == 1 else "pins: together they leave"
+    advice = "Drop or change it" if len(asked) == 1 else "Drop one of the pins"
+    return Infeasible(binding=f"{which} no layout of this model on this cluster", advice=advice)

@@ -175,6 +175,10 @@ def test_a_pinned_size_is_kept_and_read_back() -> None:
     assert Plan.from_json(found.to_json()).bucket_bytes == found.bucket_bytes
 
 
+def test_a_part_of_a_byte_holds_nothing() -> None:
+    assert parse_pins(["bucket=0.6 MiB"], GRAPH).bucket == 629_145
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

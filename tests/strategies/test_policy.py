@@ -156,7 +156,7 @@ def test_contradicting_pins_are_refused() -> None:
 
 def test_pins_that_leave_no_plan_bind() -> None:
     given = problem(chain_graph(BLOCKS, rows=8), with_host(cluster(FAST, SLOW)), pins=Pins(shard="optimizer"))
-    with pytest.raises(InfeasibleError, match="pins: together they leave no layout"):
+    with pytest.raises(InfeasibleError, match="the pin shard=optimizer leaves no layout"):
         solve_with(given, "policy")
 
 

@@ -229,3 +229,15 @@ def test_a_traced_model_gives_eager_loss_gradients_and_buffers_at_any_rows(facto
             _require_same_gradient(name, ours.grad, theirs.grad)
         for kept, expected_buffer in zip(model.buffers(), reference.buffers(), strict=True):
             assert torch.equal(kept, expected_buffer)
+
+
+class ByPlace(nn.Module):
+    """Takes its input by place alone."""
+
+    def forward(self, x: torch.Tensor, /) -> torch.Tensor:
+        return x.mean()
+
+
+def test_inputs_by_place_alone_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"takes x by place alone.*leave out the /"):
+        capture(ByPlace(), batch={"x": (2, 8)})

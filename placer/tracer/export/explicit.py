@@ -67,7 +67,7 @@ def repeats(node: fx.Node) -> tuple[int, ...] | None:
 
 
 def gathered_dim(node: fx.Node) -> int | None:
-    """The dim along which a `take_along_dim` takes what a `gather` would; None for others, and where dims are repeated."""
+    """The dim of a `take_along_dim` that takes what a `gather` would; None for others, and where dims are repeated."""
     if node.target is not aten.take_along_dim.default:
         return None
     dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim")

@@ -35,13 +35,19 @@ def example_batch(model: nn.Module, text: str) -> str:
 
 
 def require_names(model: nn.Module, given: Iterable[str], *, own_loss: bool) -> None:
-    """Raise UsageError for names that forward does not take and for what it needs and is not given.
+    """Raise UsageError for names that forward does not take and for what it needs and is not given, or not by name.
 
     own_loss: what forward does not take is for the caller's loss.
     """
     names, known = tuple(given), input_names(model)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in _formal(model))
     missing = [name for name in _required(model) if name not in names]
+    placed = [one.name for one in _formal(model) if one.kind is one.POSITIONAL_ONLY]
+    if placed:
+        raise UsageError(
+            f"forward of {type(model).__name__} takes {_list(tuple(placed))} by place alone, and inputs are given by "
+            "name; leave out the / among its parameters, or wrap it in a module that takes them by name"
+        )
     for name in names:
         like = difflib.get_close_matches(name, set(known) - set(names), n=1, cutoff=_ALIKE)
         if name not in known and (like or missing or not (takes_any or own_loss)):
