@@ -181,8 +181,7 @@ def _chained(
     closed = _Step(step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication)
     found = skipping(plan)
     skips = bool(found) and _alone(own, plan, found) >= PLAYED * closed.seconds
-    hurried = turns > 1 and plan.microbatches[-1] < plan.microbatches[0]
-    if skips or hurried or waits_between_turns(stages, positions, count) >= PLAYED * closed.seconds:
+    if skips or waits_between_turns(stages, positions, count) >= PLAYED * closed.seconds:
         return max(closed, _branched(own, plan, stages, chosen))
     return closed
 

@@ -122,13 +122,19 @@ def waits_between_turns(stages: Sequence[StageCost], positions: int, microbatche
     """The most seconds that positions whose work differs turn by turn can wait for each other.
 
     Whole turns of the slowest at each, against all turns of the slowest position: which of them a step takes depends on
-    how far positions run ahead of each other, about one microbatch from each to the next.
+    how far positions run ahead of each other, about one microbatch from each to the next. Beside it what a turn that
+    is longer at all of them keeps each from the next, once; and where microbatches are no more than positions, for the
+    first of which the next turn waits, how much sooner than taken for a last one that is small is done.
     """
     if len(stages) == positions:
         return 0.0
-    work = [(microbatches - 1) * (stage.work + stage.accumulate) for stage in stages]
-    turns = [max(work[at : at + positions]) for at in range(0, len(work), positions)]
-    return sum(turns) - max([sum(work[at::positions]) for at in range(positions)])
+    each = [stage.work + stage.accumulate for stage in stages]
+    turns = [each[at : at + positions] for at in range(0, len(each), positions)]
+    whole = sum([max(turn) for turn in turns]) - max([sum(each[at::positions]) for at in range(positions)])
+    longer = max([sum(turn) for turn in turns]) / positions - sum(each) / len(each)
+    sooner = max([stage.work - stage.last_forward - stage.last_backward for stage in stages])
+    hurried = sooner * (1 - 1 / len(turns)) if microbatches <= positions else 0.0
+    return (microbatches - 1) * whole + (positions - 1) * longer + hurried
 
 
 def _hidden(stage: StageCost, positions: int, microbatches: int) -> float:
