@@ -14,6 +14,9 @@ from functools import cached_property
 
 from placer.errors import UsageError
 
+# Between these, products and ratios of a problem's times are numbers.
+LEAST_TOTAL, MOST_TOTAL = 1e-150, 1e150
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementNode:
@@ -54,6 +57,15 @@ class PlacementProblem:
         for name, count in Counter(node.name for node in self.nodes).items():
             if count > 1:
                 raise UsageError(f"node {name} occurs {count} times; give every node an id of its own")
+        self._require_reckonable()
+
+    def _require_reckonable(self) -> None:
+        total = sum(max(node.accelerator, node.host) + node.send for node in self.nodes)
+        if total and not LEAST_TOTAL <= total <= MOST_TOTAL:
+            raise UsageError(
+                f"the times of all nodes add up to {total:.3g} {self.unit}, which sums and ratios of them can leave the "
+                f"range of numbers from; state them in a unit in which that is {LEAST_TOTAL:g} to {MOST_TOTAL:g}"
+            )
 
     @property
     def devices(self) -> int:

@@ -15,6 +15,7 @@ device with the set S pays send(x) exactly if P(x) lies partly in S and partly o
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -27,6 +28,9 @@ from placer.strategies.engine.ideals import Priority, by_number, greedy_order, m
 
 Bytes = Literal["counted", "free"]
 ClassGraph: TypeAlias = "nx.DiGraph[int]"
+
+# Of one addition, as a share of its result.
+BIT = sys.float_info.epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +148,20 @@ def _merged(problem: PlacementProblem, found: Folded, targets: Mapping[int, int]
 
 def everything(folded: Folded) -> float:
     """More than any load."""
-    return math.fsum(folded.host) + math.fsum(folded.accelerator) + math.fsum(w for _, w in folded.hyperedges) + 1.0
+    return _total(folded) * (1 + 2 * BIT * _terms(folded)) + 1.0
+
+
+def rounding_of_sums(folded: Folded) -> float:
+    """What a load can be off by that is the difference of two sums over classes: small beside all, not beside itself."""
+    return _total(folded) * BIT * _terms(folded)
+
+
+def _total(folded: Folded) -> float:
+    return math.fsum(folded.host) + math.fsum(folded.accelerator) + math.fsum(w for _, w in folded.hyperedges)
+
+
+def _terms(folded: Folded) -> int:
+    return 2 * folded.count + len(folded.hyperedges)
 
 
 def topological_orders(folded: Folded) -> tuple[tuple[int, ...], ...]:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placement_cases import optimum, problems, small_enough
-from placer.errors import InfeasibleError
+from placer.errors import InfeasibleError, UsageError
 from placer.placement.answers import PlaceAnswer
 from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.legality import Form
@@ -157,3 +157,34 @@ def test_latency_is_no_worse_than_the_greedy_rule_and_the_experts(shared: Path) 
         assert row.value is not None and row.known is not None
         assert row.value <= row.known * (1 + 1e-5)  # published with 6 digits
         assert row.gap == 0
+
+
+def alone(times: tuple[float, float, float], devices: int) -> PlacementProblem:
+    """Three nodes without edges, accelerators of any memory."""
+    return PlacementProblem(
+        nodes=tuple(PlacementNode(name=str(n), accelerator=time, host=0.0) for n, time in enumerate(times)),
+        edges=(), accelerators=devices, cpus=0, memory=1.0,
+    )  # fmt: skip
+
+
+def test_a_load_beside_one_a_thousand_million_times_as_large_is_not_proved_beyond_what_it_is() -> None:
+    costs = ((0.5, 29.4, 5.0), (0.0, 9.0, 2.0), (1e9, 1.5, 1e-9), (0.5, 6.0, 2.0), (6.903633331684902, 23.9, 0.0))
+    chain = PlacementProblem(
+        nodes=tuple(
+            PlacementNode(name=str(n), accelerator=accelerator, host=host, size=float(n in (2, 3)), send=send)
+            for n, (accelerator, host, send) in enumerate(costs)
+        ),
+        edges=((0, 4), (1, 4), (2, 3), (2, 4), (3, 4)), accelerators=1, cpus=1, memory=4.0,
+    )  # fmt: skip
+    found, best = place(chain, PlaceRequest()), optimum(chain, "contiguous")
+    assert found.objective == pytest.approx(best, rel=TIGHT) and found.bound <= found.objective
+
+
+def test_all_on_one_device_is_found_where_one_more_unit_is_lost_in_the_sum() -> None:
+    assert place(alone((1e17, 2e17, 1e17), 1), PlaceRequest()).objective == pytest.approx(4e17)
+
+
+@pytest.mark.parametrize("time", [1.7e308, 1e-300])
+def test_times_that_a_sum_or_a_ratio_takes_out_of_the_range_of_numbers_are_refused(time: float) -> None:
+    with pytest.raises(UsageError, match="state them in a unit"):
+        alone((time, time, time), 2)

@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 
 from placer.placement.problem import BoundedPlacement, Placement, PlacementProblem
 from placer.strategies.engine.ideals import every_ideal
-from placer.strategies.placement.contraction import Folded, along_orders, everything, fold, memory_can_bind
+from placer.strategies.placement.contraction import (
+    Folded,
+    along_orders,
+    everything,
+    fold,
+    memory_can_bind,
+    rounding_of_sums,
+)
 from placer.strategies.placement.devices import DeviceCounts, device_counts, node_devices
 from placer.strategies.placement.ideals import ROUNDING, Ideals, ideals_of
 from placer.strategies.placement.limits import Effort, Limits, SpentError
@@ -76,13 +83,21 @@ def _node_devices(problem: PlacementProblem, folded: Folded, chain: ContiguousCh
 
 def climb(folded: Folded, devices: DeviceCounts, limits: Limits) -> BoundedChain:
     """The best chain with its proof, or the best found and what is proved when the limits end the search."""
-    effort = Effort(limits)
-    bound = compute_bound(folded, devices)
+    least = compute_bound(folded, devices)
     chain = _along_orders(folded, devices)
     bitsets = every_ideal(folded.needs, min(MOST_IDEALS, CELLS // folded.count))
     if bitsets is None:
-        return BoundedChain(chain=chain, bound=bound, ideals=None)
-    ideals = ideals_of(folded, bitsets)
+        return BoundedChain(chain=chain, bound=least, ideals=None)
+    climbed = _climbed(folded, ideals_of(folded, bitsets), devices, limits, least, chain)
+    # Loads are differences of sums over ideals: what those round off is not proved.
+    return replace(climbed, bound=max(least, climbed.bound - rounding_of_sums(folded)))
+
+
+def _climbed(
+    folded: Folded, ideals: Ideals, devices: DeviceCounts, limits: Limits, bound: float, chain: ContiguousChain | None
+) -> BoundedChain:
+    """`climb` among these ideals, from a bound and a chain that are known."""
+    effort = Effort(limits)
     top = everything(folded) if chain is None else chain.value
     try:
         for limit in _limits(bound, top):
