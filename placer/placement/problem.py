@@ -63,8 +63,8 @@ class PlacementProblem:
         total = sum(max(node.accelerator, node.host) + node.send for node in self.nodes)
         if total and not LEAST_TOTAL <= total <= MOST_TOTAL:
             raise UsageError(
-                f"the times of all nodes add up to {total:.3g} {self.unit}, which sums and ratios of them can leave the "
-                f"range of numbers from; state them in a unit in which that is {LEAST_TOTAL:g} to {MOST_TOTAL:g}"
+                f"the times of all nodes add up to {total:.3g} {self.unit}, from which sums and ratios can leave "
+                f"the range of numbers; state them in a unit in which that is {LEAST_TOTAL:g} to {MOST_TOTAL:g}"
             )
 
     @property

@@ -45,6 +45,8 @@ class Fit:
         if self.refused is None:
             return "larger ones were not asked for"
         last = max(size for size, _ in self.tried)
+        if self.step == 1:
+            return f"not all beyond {self.refused} were tried (up to {last})"
         return f"sizes that are no multiple of {self.step} were not tried, nor all beyond {self.refused} (up to {last})"
 
 
@@ -61,8 +63,11 @@ def fitted(problem: Problem, name: str = "auto") -> Plan | str:
     return binding
 
 
-def largest(attempt: Callable[[int], Plan | str], *, step: int, most: int) -> Fit:
-    """The largest multiple of `step` up to `most` of which `attempt` gives a plan, in the way said above."""
+def largest(attempt: Callable[[int], Plan | str], *, step: int, most: int, first: int = 1) -> Fit:
+    """The largest multiple of `step` up to `most` of which `attempt` gives a plan, in the way said above.
+
+    first: how many steps the smallest size has that can have one.
+    """
     found: dict[int, Plan | str] = {}
 
     def fits(steps: int) -> bool:
@@ -72,9 +77,10 @@ def largest(attempt: Callable[[int], Plan | str], *, step: int, most: int) -> Fi
         return isinstance(found[steps], Plan)
 
     end = most // step
-    good, bad = 0, _doubled(fits, 0, end)
+    good, bad = 0, _doubled(fits, first - 1, end)
     while True:
-        good, bad = _halved(fits, max((n for n in found if fits(n) and n < bad), default=good), bad)
+        good = max((n for n in found if fits(n) and n < bad), default=good)
+        good, bad = _halved(fits, good, bad) if good else (good, bad)
         beyond = [steps for steps in range(bad + 1, min(bad + BEYOND, end) + 1) if fits(steps)]
         if not beyond:
             break

@@ -152,7 +152,7 @@ def everything(folded: Folded) -> float:
 
 
 def rounding_of_sums(folded: Folded) -> float:
-    """What a load can be off by that is the difference of two sums over classes: small beside all, not beside itself."""
+    """What a load can be off by that is the difference of two sums over classes: little of these, maybe much of it."""
     return _total(folded) * BIT * _terms(folded)
 
 

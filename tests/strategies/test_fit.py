@@ -13,7 +13,7 @@ from graphs import gpt_graph
 from placer.api import capture
 from placer.cli import app
 from placer.cluster.cluster import Cluster
-from placer.errors import InfeasibleError
+from placer.errors import InfeasibleError, UsageError
 from placer.plans.plan import ModelRef, Plan
 from placer.plans.settings import RunSettings
 from placer.search.judge import solve_with
@@ -107,7 +107,7 @@ def test_a_narrow_hole_is_looked_across(hole: int) -> None:
 def test_a_wide_hole_is_not_and_that_is_said() -> None:
     size, refused, unproven = with_holes({1, 2, *range(3 + BEYOND + 1, 30)}, 64)
     assert (size, refused) == (2, 3)
-    assert "nor all beyond 3" in unproven
+    assert "all beyond 3" in unproven and "multiple" not in unproven, "every size is a multiple of 1"
 
 
 def test_where_every_size_fits_the_last_one_is_given_and_nothing_is_said_to_bind() -> None:
@@ -146,3 +146,24 @@ def test_the_command_captures_each_length_and_depth_anew() -> None:
     assert deep["largest"] == 9
     held = [one["plan"]["memory"][0]["parameters_bytes"] for one in (short, deep)]  # type: ignore[index]
     assert held[1] > held[0]
+
+
+@pytest.mark.parametrize(("pins", "step", "first"), [
+    (("microbatches=8",), [], 8), (("microbatches=8", "data=2"), [], 16), (("data=2",), ["--step", "1"], 2),
+    (("microbatches=3",), [], 6),
+])  # fmt: skip
+def test_a_batch_grows_from_the_first_size_that_pins_allow(pins: tuple[str, ...], step: list[str], first: int) -> None:
+    words = [word for pin in pins for word in ("--pin", pin)]
+    found = fitting("--batch", "8x32", "--most", "32", "--strategy", "stages", *step, *words)
+    assert found["tried"][0] == {"size": first, "fits": True}  # type: ignore[index]
+    assert found["largest"] == 32 // found["step"] * found["step"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("words", "part"), [
+    (("--most", "1"), "--most 1 is below the first batch to be tried, 2"),
+    (("--step", "4", "--pin", "microbatches=8"), "--step 4 was asked for with --pin microbatches=8"),
+])  # fmt: skip
+def test_sizes_that_cannot_be_are_misuse(words: tuple[str, ...], part: str) -> None:
+    asked = ["fit", "examples.models:tiny_llama", "--cluster", "t4x2", "--batch", "8x32", *words]
+    ended = CliRunner().invoke(app, asked)
+    assert isinstance(ended.exception, UsageError) and part in str(ended.exception)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Annotated, Literal
 
 import typer
@@ -111,12 +112,36 @@ def run(
     )  # fmt: skip
     growing = Growing(asked=asked, model=model, loss=loss, opaque=opaque or ())
     attempt: Callable[[int], Plan | str] = lambda size: fitted(growing.sized(grow, size), strategy)  # noqa: E731
-    least = step or {"batch": asked.cluster.size, "length": 128}.get(grow, 1)
+    step = _step(step, grow, asked)
+    first = _first(step, grow, asked)
+    if most is not None and most < first * step:
+        raise UsageError(
+            f"--most {most} is below the first {grow} to be tried, {first * step}; give more, or less --step"
+        )
     with progress_line():
-        fit = largest(attempt, step=least, most=max(most or MOST_SIZES[grow], least))
+        fit = largest(attempt, step=step, most=most or max(MOST_SIZES[grow], first * step), first=first)
     if not fit.size:
-        raise InfeasibleError(Infeasible(binding=f"not even a {grow} of {least} fits: {fit.binding}"))
+        raise InfeasibleError(Infeasible(binding=f"not even a {grow} of {first * step} fits: {fit.binding}"))
     print_result(fit_view(fit, grow, at_once), fit_document(fit, grow, at_once), json)
+
+
+def _step(given: int | None, grow: str, asked: Problem) -> int:
+    """What sizes are multiples of. Raises UsageError for one that pinned microbatches do not divide."""
+    pinned = asked.pins.microbatches or 1
+    if given is None:
+        return {"batch": lcm(asked.cluster.size, pinned), "length": 128}.get(grow, 1)
+    if grow == "batch" and given % pinned:
+        raise UsageError(
+            f"--step {given} was asked for with --pin microbatches={pinned}, which are alike in multiples of {pinned} "
+            f"rows only; give such a step, as {lcm(given, pinned)}"
+        )
+    return given
+
+
+def _first(step: int, grow: str, asked: Problem) -> int:
+    """How many steps the smallest size has: in a batch each pinned replica has a row of each microbatch."""
+    rows = (asked.pins.data or 1) * (asked.pins.microbatches or 1)
+    return -(-rows // step) if grow == "batch" else 1
 
 
 def _pins(grow: str, pins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
