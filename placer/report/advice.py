@@ -32,6 +32,11 @@ class Advice:
         """The cheapest within the deadline."""
         return None if self.work is None else cheapest(self.answers, self.work)
 
+    @property
+    def found(self) -> bool:
+        """Whether there is an answer: a machine that trains the model, within the deadline where there is one."""
+        return bool(_able(self)) if self.work is None else self.best is not None
+
 
 def advice_view(advice: Advice) -> RenderableType:
     """All machines, the front marked; what does not fit, with what binds; the cheapest."""

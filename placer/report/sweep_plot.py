@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
@@ -13,8 +13,8 @@ from placer.search.sweep import Predicted
 COLOURS = colormaps["tab20"]
 
 
-def draw(found: Sequence[Predicted], path: Path) -> None:
-    """Write the picture; both axes are logarithmic."""
+def drawn(found: Sequence[Predicted], format: str) -> bytes:
+    """The picture in a format of matplotlib's (svg, png, pdf); both axes are logarithmic."""
     models = list(dict.fromkeys(one.cell.model for one in found))
     kinds = list(dict.fromkeys((one.cell.machine, one.cell.network) for one in found))
     columns = min(3, len(models))
@@ -39,4 +39,6 @@ def draw(found: Sequence[Predicted], path: Path) -> None:
         axes.set_ylabel("rows/s (lines: predicted, points: published)")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", fontsize="small")
-    figure.savefig(path)
+    file = io.BytesIO()
+    figure.savefig(file, format=format)
+    return file.getvalue()

@@ -103,6 +103,14 @@ def test_a_sweep_is_drawn(placer: Command) -> None:
     assert "tiny" in Path("out.svg").read_text()
 
 
+@pytest.mark.parametrize("name", ["out.txt", "out", "-"])
+def test_a_picture_of_no_known_kind_is_refused_before_anything_is_predicted(placer: Command, name: str) -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs placer-planner[plot]")
+    ended = placer("sweep", "grid.yaml", "-o", "cells.csv", "--plot", name)
+    assert ended.code == 2 and ".svg, .png, .pdf" in ended.error
+    assert not Path("cells.csv").exists() and not Path(name).exists()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -230,3 +230,16 @@ def test_the_rows_of_the_command_are_those_of_placer_plan(tmp_path: Path) -> Non
 def test_a_deadline_without_work_is_misuse() -> None:
     ended = CliRunner().invoke(app, ["advise", "examples.gpt:build", "--deadline", "24h"])
     assert isinstance(ended.exception, UsageError) and "--tokens" in str(ended.exception)
+
+
+@pytest.mark.parametrize(("words", "code"), [
+    (("--tokens", "1e6"), 0), (("--tokens", "1e18", "--deadline", "1h"), 1), (("--pin", "data=7"), 1),
+])  # fmt: skip
+def test_where_no_machine_does_it_the_command_says_so_by_its_exit_code(
+    tmp_path: Path, words: tuple[str, ...], code: int
+) -> None:
+    (tmp_path / "prices.yaml").write_text(LIST)
+    asked = ["advise", "examples.models:tiny_llama", "--machines", str(tmp_path / "prices.yaml"), "--batch", "8x32"]
+    ended = CliRunner().invoke(app, [*asked, "--strategy", "data", *words, "--json"])
+    assert ended.exit_code == code
+    assert len(json.loads(ended.stdout)["answers"]) == 3

@@ -21,7 +21,9 @@ def pack(
         Literal["tar", "parquet", "tfrecord"],
         typer.Option(help="The format of the shards; parquet needs placer-planner[data]."),
     ] = "tar",
-    shard_size: Annotated[str, typer.Option(help="Bytes of a shard, such as 64MiB; it is not exceeded.")] = "1GiB",
+    shard_size: Annotated[
+        str, typer.Option(help="Bytes of a shard, such as 64MiB; only a sample that is larger alone exceeds it.")
+    ] = "1GiB",
     labels: Annotated[bool, typer.Option("--labels", help="Give each sample the number of its subfolder.")] = False,
     json: Json = False,
 ) -> None:

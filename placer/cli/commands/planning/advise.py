@@ -1,5 +1,7 @@
 """Say which machines to rent for a model: tokens a second, dollars a million tokens, what fits, the cheapest in time.
 
+Exit 1 where no machine trains it, in time where a time is given.
+
 Example: placer advise examples.models:llama3_8b --batch 512x4096 --precision bfloat16 --tokens 1e9 --deadline 24h
 """
 
@@ -25,7 +27,7 @@ from placer.cli.commands.planning.plan import (
 )
 from placer.cli.options import Batch, Json, Model, print_result
 from placer.cluster.prices import read_offers
-from placer.errors import UsageError
+from placer.errors import InfeasibleError, UsageError
 from placer.io.files import require_writable, write_text
 from placer.io.units import duration
 from placer.plans.settings import RunSettings
@@ -95,6 +97,8 @@ def run(
         write_text(csv, advice_csv(advice))
     if csv != "-":
         print_result(advice_view(advice), advice_document(advice), json)
+    if not advice.found:
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def _work(tokens: float | None, deadline: str | None) -> Work | None:

@@ -15,11 +15,13 @@ import typer
 from placer.api import problem, solve
 from placer.cli.options import Json, print_result
 from placer.errors import UsageError, require_extra
-from placer.io.files import require_writable, write_text
+from placer.io.files import require_writable, write_bytes, write_text
 from placer.plans.settings import Precision, RunSettings
 from placer.report.sweep import sweep_csv, sweep_document, sweep_view
 from placer.search.problem import Problem
 from placer.search.sweep import Cell, Predicted, Sweep, predicted, read_published, read_sweep
+
+PICTURES = (".svg", ".png", ".pdf")
 
 
 def run(
@@ -35,6 +37,8 @@ def run(
     """Read, predict, print."""
     if plot is not None:
         require_extra("plot", "matplotlib")
+        if plot.suffix.lower() not in PICTURES:
+            raise UsageError(f"--plot {plot} is no {', '.join(PICTURES)} file; give it such a name")
     for place in (output, plot):
         if place is not None:
             require_writable(place)
@@ -43,9 +47,9 @@ def run(
     if output is not None:
         write_text(output, sweep_csv(found))
     if plot is not None:
-        from placer.report.sweep_plot import draw  # an extra
+        from placer.report.sweep_plot import drawn  # an extra
 
-        draw(found, plot)
+        write_bytes(plot, drawn(found, plot.suffix.lower()[1:]))
     if output != "-":
         print_result(sweep_view(found, left), sweep_document(found, left), json)
 
