@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from layout_plans import LAYERS, LENGTH, ROWS, asked, drawn, pinned
+from typer.testing import CliRunner
 
-from placer.api import problem
+from placer.api import problem, solve
+from placer.cli import app
 from placer.errors import UsageError
-from placer.plans.plan import Plan, Stage
+from placer.plans.plan import Asked, Plan, Stage
 from placer.search.asked import parse_pins
 from placer.search.judge import solve_with
 from placer.targets.frameworks.asked_layout import AskedLayout
@@ -268,6 +270,26 @@ def test_the_nearest_plan_can_be_told(name: str, pins: tuple[str, ...], part: st
     found = nearest(asked(precision=kind), name).plan
     assert not inexpressible(found, name)
     assert found.ledger is not None
+
+
+@pytest.mark.parametrize(("name", "kept"), [("megatron", True), ("deepspeed", False)])
+def test_the_nearest_plan_keeps_the_pins_of_the_plan_or_says_which_it_does_not(
+    tmp_path: Path, name: str, kept: bool
+) -> None:
+    pins = ("pipeline=2", "microbatches=4", "tensor=2", "data=2")
+    given = asked(precision="bfloat16")
+    pinned_more = parse_pins((*pins, "schedule=zero-bubble"), given.graph)
+    plan = replace(solve(replace(given, pins=pinned_more)), asked=Asked(pins=pins))
+    assert inexpressible(plan, name)
+    plan.save(tmp_path / "plan.json")
+    command = ["export", str(tmp_path / "plan.json"), "--to", name, "--nearest", "-o", str(tmp_path / "it"), "--json"]
+    ended = CliRunner().invoke(app, command)
+    assert ended.exception is None
+    text = (tmp_path / "it").read_text()
+    assert json.loads(ended.stdout)["dropped_pins"] == ([] if kept else list(pins))
+    if kept:
+        assert "--tensor-model-parallel-size 2\n--pipeline-model-parallel-size 2\n" in text
+        assert f"--micro-batch-size {ROWS // 4 // 2}\n" in text, "four microbatches over two replicas"
 
 
 def test_accelerate_is_not_asked_to_shard_on_processors() -> None:

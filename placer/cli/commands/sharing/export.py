@@ -6,6 +6,7 @@ placer export plan.json --to torchtitan --nearest -o plan.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,10 +16,12 @@ from rich.text import Text
 
 from placer.api import problem_again, solve
 from placer.cli.options import Json, PlanFile, load_plan, print_result
+from placer.errors import InfeasibleError, UsageError
 from placer.io.files import require_writable, write_text
 from placer.plans.plan import Plan
 from placer.report.documents import Document
 from placer.report.printing import seconds_text
+from placer.search.asked import parse_pins
 from placer.targets.frameworks.export import InexpressibleError, export_plan
 
 FrameworkName = Literal["torchtitan", "megatron", "bridge", "automodel", "deepspeed", "accelerate", "transformers"]
@@ -42,19 +45,32 @@ def run(
     """Read, export, save, print."""
     require_writable(output)
     plan = load_plan(plan_file, None)
-    told, reasons = plan, tuple[str, ...]()
+    told, reasons, dropped = plan, tuple[str, ...](), tuple[str, ...]()
     try:
         exported = export_plan(plan, to, base)
     except InexpressibleError as error:
         if not nearest:
             raise
-        reasons, told = error.reasons, solve(problem_again(plan), framework=to)
+        reasons = error.reasons
+        told, dropped = _nearest(plan, to)
         exported = export_plan(told, to, base)
     write_text(output, exported.text)
     if str(output) != "-":
-        print_result(
-            _view(plan, told, reasons, exported.notes, output), _document(plan, told, reasons, output, to), json
-        )
+        document = {**_document(plan, told, reasons, output, to), "dropped_pins": list(dropped)}
+        lost = f"pins of the plan that were not kept, for which nothing was found: {', '.join(dropped)}"
+        notes = (*exported.notes, lost) if dropped else exported.notes
+        print_result(_view(plan, told, reasons, notes, output), document, json)
+
+
+def _nearest(plan: Plan, to: FrameworkName) -> tuple[Plan, tuple[str, ...]]:
+    """The nearest plan, under the pins that the plan was asked for with where there is one; and those not kept."""
+    free = problem_again(plan)
+    try:
+        return solve(replace(free, pins=parse_pins(plan.asked.pins, plan.graph)), framework=to), ()
+    except (InfeasibleError, UsageError):
+        if not plan.asked.pins:
+            raise
+        return solve(free, framework=to), plan.asked.pins
 
 
 def _view(plan: Plan, told: Plan, reasons: tuple[str, ...], notes: tuple[str, ...], output: Path) -> RenderableType:
