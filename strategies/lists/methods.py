@@ -36,6 +36,6 @@ def method(name: str) -> Method:
     if name not in METHODS:
         raise UsageError(
             f"there is no list scheduler or partitioner {name!r}; known: {', '.join(METHODS)}, "
-            "and exact, min_cut, local and genetic where a file is placed"
+            "and exact, min_cut, local, genetic and policy where a file is placed"
         )
     return METHODS[name]

@@ -155,6 +155,9 @@ def test_a_bad_file_is_refused_with_the_place_in_it(tmp_path: Path, what: str) -
         (("--memory", "5"), "has no unit"),
         (("--format", "xml"), "no placement format 'xml'"),
         (("--seconds", "-1"), "seconds -1.0"),
+        (("--bandwidth", "5 GB/s"), "nothing in dnn-partitioning files depends on it"),
+        (("--microbatches", "3"), "--microbatches was given"),
+        (("--strategy", "best"), "local, genetic and policy"),
     ],
 )
 def test_a_bad_flag_is_refused(tmp_path: Path, options: tuple[str, ...], message: str) -> None:

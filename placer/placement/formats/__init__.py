@@ -62,6 +62,12 @@ class PlaceRequest:
             if amount is not None and not amount > 0:
                 raise UsageError(f"a placement was asked for with {what} {amount}; give more than 0")
 
+    def require_no_more_than(self, *used: str, of: str) -> None:
+        """Raise UsageError for what was given beside a file whose format has no use for it: it would change nothing."""
+        for what, given in (("bandwidth", self.bandwidth), ("microbatches", self.microbatches)):
+            if given is not None and what not in used:
+                raise UsageError(f"--{what} was given, and nothing in {of} files depends on it; leave it out")
+
 
 class FileProblem(Protocol):
     """What every reader returns: a value whose `format` names its solver."""

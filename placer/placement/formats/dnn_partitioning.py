@@ -23,6 +23,7 @@ SAME_COST = 1e-6
 
 def read(text: str, name: str, request: PlaceRequest) -> PlacementProblem:
     """The problem in `text`. Raises UsageError with the field for what is missing, negative or contradictory."""
+    request.require_no_more_than(of="dnn-partitioning")
     top = Fields.of(parsed_json(text, name), name, "")
     entries = top.objects("nodes")
     if not entries:

@@ -25,6 +25,7 @@ HEAD = 4
 
 def read(text: str, name: str, request: PlaceRequest) -> PlacementProblem:
     """The graph in `text`. Raises UsageError with the line for what it cannot read, and for cycles."""
+    request.require_no_more_than(of="DOPPLER")
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) <= HEAD or not lines[0]:
         raise UsageError(f"{name} ends after {len(lines)} lines; a DOPPLER graph has {HEAD} and one for every op")

@@ -35,6 +35,7 @@ _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "
 def read(text: str, name: str, request: PlaceRequest) -> PlacementProblem:
     """The profile in `text`. Raises UsageError with the line for what it cannot read, for unknown nodes and cycles."""
     lines = [(number, line.rstrip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    request.require_no_more_than("bandwidth", of="PipeDream")
     bandwidth = request.bandwidth or BANDWIDTH
     nodes = [_node(line, f"{name}, line {number}", bandwidth) for number, line in lines if not line[0].isspace()]
     index = {node.name: position for position, node in enumerate(nodes)}

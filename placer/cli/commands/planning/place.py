@@ -35,8 +35,10 @@ def run(
     ] = EXACT,
     devices: Annotated[int | None, typer.Option(help="Accelerators; default: what the file says.")] = None,
     memory: Annotated[str | None, typer.Option(help="Of each accelerator, as in '16 GiB'.")] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="Between devices, for profiles, as in '1 GB/s'.")] = None,
-    microbatches: Annotated[int | None, typer.Option(help="In a batch, for formats that ask for it.")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Between devices, of profiles and Piper's files, as in '1 GB/s'.")
+    ] = None,
+    microbatches: Annotated[int | None, typer.Option(help="In a batch, of Piper's files.")] = None,
     budget: Annotated[int | None, typer.Option(help="Stop after so many evaluated loads with what is there.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop solving after that time with what is there.")] = None,
     seed: Annotated[int, typer.Option(help="Of local, genetic and policy.")] = 0,
