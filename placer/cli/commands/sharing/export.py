@@ -56,7 +56,7 @@ def run(
         exported = export_plan(told, to, base)
     write_text(output, exported.text)
     if str(output) != "-":
-        document = {**_document(plan, told, reasons, output, to), "dropped_pins": list(dropped)}
+        document: Document = {**_document(plan, told, reasons, output, to), "dropped_pins": list(dropped)}
         lost = f"pins of the plan that were not kept, for which nothing was found: {', '.join(dropped)}"
         notes = (*exported.notes, lost) if dropped else exported.notes
         print_result(_view(plan, told, reasons, notes, output), document, json)
