@@ -8,8 +8,9 @@ without the rest: only the slices of the files that it is made of.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -28,6 +29,8 @@ INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
 # How safetensors names types of fractions: F32, BF16, F8_E4M3.
 _FLOATING = ("F", "BF")
+# So many numbers of two tensors are compared at once.
+_COMPARED = 2**21
 
 
 class _Slice(Protocol):
@@ -220,6 +223,8 @@ def pretrained(folder: str, model: nn.Module, rest: Source) -> Pretrained:
             f"{n} is {shape}, the model's {tuple(names[n].shape)}" for n, shape in list(wrong.items())[:3]
         )
         raise UsageError(f"--weights {folder} is of another size than the model: {listed}; give the model's own folder")
+    for same in alike.values():
+        _refuse_unlike(folder, model, [(name, found[name]) for name in same if name in found])
     return Pretrained(formulas, rest)
 
 
@@ -246,6 +251,31 @@ def _refuse_integers(folder: str, formulas: Mapping[str, Formula], names: Mappin
                     f"--weights {folder} has {leaf.key} as {held}, and the model's {name} is floating: integers would "
                     "be taken for its values; save weights in a floating type, quantised ones as what they stand for"
                 )
+
+
+def _refuse_unlike(folder: str, model: nn.Module, tied: Sequence[tuple[str, Formula]]) -> None:
+    """Raise UsageError where the files hold unlike values under several names of one tensor of the model."""
+    for name, formula in tied[1:]:
+        first, kept = tied[0]
+        if not _alike(kept, formula):
+            raise UsageError(
+                f"--weights {folder} holds unlike values for {first} and {name}, which are one tensor of "
+                f"{type(model).__name__}; build the model without that tie, or leave one of the two out of the files"
+            )
+
+
+def _alike(one: Formula, other: Formula) -> bool:
+    """Whether two formulas give the same numbers; read by pieces of dim 0, so that neither is in memory whole."""
+    if one.shape != other.shape:
+        return False
+    rows = one.shape[0] if one.shape else 1
+    step = max(1, _COMPARED * rows // max(1, math.prod(one.shape)))
+    for start in range(0, rows, step):
+        cuts = ((0, ((start, min(rows, start + step)),)),) if one.shape else ()
+        box = Box(shape=one.shape, cuts=cuts)
+        if not torch.equal(one.read(box).to(torch.float64), other.read(box).to(torch.float64)):
+            return False
+    return True
 
 
 def _leaves_of(formula: Formula) -> Iterator[Leaf]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from placer.errors import UsageError
 from placer.runtime.distributed.tensors import Packed, all_rows, on_host, packed, unpacked
@@ -84,6 +85,7 @@ class ModelState:
                 f"the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}; "
                 "give the state of the same model, by its own parameter names"
             )
+        self._require_one_value(state)
         held: list[Mapping[str, torch.Tensor]] = [self.rest]
         for stage in self.stages.values():
             held += [stage.own_parameters(), stage.own_buffers()]
@@ -93,6 +95,16 @@ class ModelState:
                     source = self._find(state, name)
                     if source is not None:
                         self.pieces.take(name, tensor, source)
+
+    def _require_one_value(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Raise UsageError where `state` has unlike values under several names of one tensor."""
+        for name, others in self.aliases.items():
+            for other in others if name in state else ():
+                if name < other and other in state and not _equal(state[name], state[other]):
+                    raise UsageError(
+                        f"the state has unlike values for {name} and {other}, which are one tensor of the model; "
+                        "leave one of them out"
+                    )
 
     def share_buffers(self) -> None:
         """Give all replicas the buffers of replica 0."""
@@ -166,6 +178,14 @@ def _unread(model: nn.Module, cut: CutModel) -> tuple[str, ...]:
     kept = model.state_dict(keep_vars=True)
     read_ids = {id(attribute(model, name)) for name in read if name in every or name in kept}
     return tuple(name for name, tensor in every.items() if name in kept and id(tensor) not in read_ids)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of a given state have the same numbers; of DTensors each rank compares its part."""
+    if one is other:
+        return True
+    first, second = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in (one, other))
+    return first.shape == second.shape and torch.equal(first, second.to(first))
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

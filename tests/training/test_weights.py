@@ -20,11 +20,14 @@ import weight_ranks
 from examples.parity.cases import Case, plan_of
 from examples.parity.named_splits import split_plan
 from placer import tracer
-from placer.errors import UsageError
+from placer.errors import StalePlanError, UsageError
 from placer.runtime.checkpoint.folder import reader_of
+from placer.runtime.spmd import Axis, Pieces
 from placer.runtime.weights.deferred_init import DeferredInit, UnreplayableError
 from placer.runtime.weights.hf_export import export_weights
 from placer.runtime.weights.hf_folder import pretrained
+from placer.runtime.weights.meta_model import prepared_model
+from placer.runtime.weights.model_state import ModelState
 from placer.runtime.weights.rank_weights import Box, ModelInMemory
 from pool import on_ranks
 from split_pickers import megatron_llama
@@ -174,6 +177,46 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_named(folder: Path, t
         pretrained(str(tmp_path / "none"), model, ModelInMemory({}))
 
 
+class Tied(nn.Module):
+    """An embedding that is the head too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(2000, 1500)
+        self.head = nn.Linear(1500, 2000, bias=False)
+        self.head.weight = self.emb.weight
+
+
+def test_unlike_values_under_the_names_of_one_tensor_are_refused(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = Tied()
+    one = torch.randn(2000, 1500)
+    other = one.clone()
+    save_file({"emb.weight": one, "head.weight": other}, tmp_path / "model.safetensors")
+    read = pretrained(str(tmp_path), model, ModelInMemory({}))
+    assert torch.equal(read.read("head.weight", Box(shape=(2000, 1500))), one)
+    other[-1, -1] += 1  # in the last of the pieces that are compared
+    save_file({"emb.weight": one, "head.weight": other}, tmp_path / "model.safetensors")
+    with pytest.raises(UsageError, match=r"unlike values for emb.weight and head.weight, which are one tensor of Tied"):
+        pretrained(str(tmp_path), model, ModelInMemory({}))
+    save_file({"emb.weight": one, "head.weight": one[:, :2].clone()}, tmp_path / "model.safetensors")
+    with pytest.raises(UsageError, match="unlike values"):
+        pretrained(str(tmp_path), model, ModelInMemory({}))
+
+
+def test_a_state_with_unlike_values_for_one_tensor_is_refused() -> None:
+    names = ("emb.weight", "head.weight")
+    held = ModelState(
+        stages={}, rest={names[0]: torch.zeros(3)}, aliases={names[0]: names[1:], names[1]: names[:1]},
+        persistent=frozenset(names), written=frozenset(), first_rank=0, group=None, unlike=False,
+        pieces=Pieces({}, cast(Axis, None)),
+    )  # fmt: skip
+    held.load(dict.fromkeys(names, torch.ones(3)))
+    assert held.rest[names[0]].tolist() == [1, 1, 1]
+    with pytest.raises(UsageError, match=r"the state has unlike values for emb.weight and head.weight"):
+        held.load({names[0]: torch.ones(3), names[1]: torch.zeros(3)})
+
+
 @pytest.mark.parametrize("name", ["gpt2", "mixtral", "t5"])
 def test_weights_go_back_to_a_folder_that_transformers_loads(name: str, tmp_path: Path) -> None:
     case = Case(model=f"examples.models:tiny_{name}", precision="float32", positions=2)
@@ -187,6 +230,17 @@ def test_weights_go_back_to_a_folder_that_transformers_loads(name: str, tmp_path
         assert torch.equal(tensor, expected[key]), key
     with pytest.raises(UsageError, match="is not an empty folder"):
         export_weights(checkpoint, made(name, "meta"), tmp_path / "weights")
+
+
+def test_a_model_that_was_cast_is_the_same_and_one_with_frozen_parameters_another() -> None:
+    plan, cpu = plan_of(replace(LLAMA, precision="float64")), torch.device("cpu")
+    for dtype in (torch.float64, torch.bfloat16):
+        cast_again = prepared_model(plan, made("llama").to(dtype), cpu)
+        assert {one.dtype for one in cast_again.parameters()} == {torch.float64}
+    frozen = made("llama")
+    next(frozen.parameters()).requires_grad_(False)
+    with pytest.raises(StalePlanError, match="its structure, shapes, types or frozen parameters differ"):
+        prepared_model(plan, frozen, cpu)
 
 
 def test_words_are_planned_for_every_layout() -> None:
