@@ -88,8 +88,13 @@ def _rebuildable(plan: Plan) -> tracer.ResolvedModel:
 
 def _same(plan: Plan, model: nn.Module) -> nn.Module:
     imported = plan.model.reference.partition(":")[0] if plan.model.kind == "factory" else ""
-    if plan.model.fingerprint and tracer.fingerprint(model, imported) != plan.model.fingerprint:
-        raise StalePlanError("the plan was made for another model: its structure or shapes differ; plan again")
+    known = plan.model.fingerprint
+    # Cast it is the same model: it becomes the plan's precision, whatever it was in.
+    types = (None, torch.float32, *casting.RUN_DTYPES.values())
+    if known and all(tracer.fingerprint(model, imported, floating) != known for floating in types):
+        raise StalePlanError(
+            "the plan was made for another model: its structure, shapes, types or frozen parameters differ; plan again"
+        )
     return model
 
 

@@ -82,11 +82,12 @@ def resolve(model: object) -> ResolvedModel:
     )
 
 
-def fingerprint(model: nn.Module, main: str = "") -> str:
+def fingerprint(model: nn.Module, main: str = "", floating: torch.dtype | None = None) -> str:
     """Identifies code names, shapes and configuration: the same model gives the same text, weights do not matter.
 
-    main: the name under which others import the module that is being run, whose own name is `__main__`. Raises
-    UsageError for parameters that have no size yet.
+    main: the name under which others import the module that is being run, whose own name is `__main__`. floating: the
+    type that floating tensors are told to have, whatever they have. Raises UsageError for parameters that have no size
+    yet.
     """
     lazy = next((name for name, one in model.named_parameters() if nn.parameter.is_lazy(one)), None)
     if lazy is not None:
@@ -96,13 +97,17 @@ def fingerprint(model: nn.Module, main: str = "") -> str:
         )
     parts = [f"{name} {_class_name(module, main)} {module.extra_repr()}" for name, module in model.named_modules()]
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        parts.append(f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.requires_grad}")
+        parts.append(f"{name} {tuple(parameter.shape)} {_told(parameter, floating)} {parameter.requires_grad}")
     for name, tensor in model.named_buffers(remove_duplicate=False):
-        parts.append(f"{name} {tuple(tensor.shape)} {tensor.dtype}")
+        parts.append(f"{name} {tuple(tensor.shape)} {_told(tensor, floating)}")
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "to_dict"):
         parts.append(_config_text(config))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _told(tensor: torch.Tensor, floating: torch.dtype | None) -> torch.dtype:
+    return floating if floating is not None and tensor.is_floating_point() else tensor.dtype
 
 
 def _resolved(
