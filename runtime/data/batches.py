@@ -54,6 +54,14 @@ def _wrapped(seed: int) -> int:
     return seed if seed < SEEDS.stop else seed - SEEDS.stop
 
 
+def named(name: str, *, trained: int, kept: int, rows: int) -> str:
+    """`name` with what batches of `rows` are made of: which samples are only evaluated, where a batch repeats some."""
+    over = f", where they repeat within a batch of {rows}" if kept < rows else ""
+    held = f", the last {kept} held out for evaluation{over}" if kept else ""
+    few = f" - only {trained} to train on, which repeat within each batch of {rows}" if trained < rows else ""
+    return f"{name}{held}{few}"
+
+
 class SampleOrder:
     """The samples of each batch. An epoch visits each training sample once, shuffled by seed and epoch."""
 
@@ -63,10 +71,9 @@ class SampleOrder:
         self._trained = samples - self._kept
 
     def data(self, name: str, gather: Callable[[list[int]], Batch]) -> Data:
-        """The batches that `gather` makes of samples; the name says so where a batch holds the same sample again."""
-        few = f" - only {self._trained} to train on, which repeat within each batch of {self._rows}"
+        """The batches that `gather` makes of samples; the name says which are held out, and what repeats in a batch."""
         return Data(
-            name=f"{name}{few if self._trained < self._rows else ''}",
+            name=named(name, trained=self._trained, kept=self._kept, rows=self._rows),
             batch=lambda position: gather(self._training(position)),
             held_out=lambda position: gather(self._evaluation(position)),
             samples=self._trained + self._kept,

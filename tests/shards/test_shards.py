@@ -233,7 +233,7 @@ def test_ranks_killed_within_an_epoch_are_resumed_by_another_number_of_them(
 
 def test_shards_are_a_models_inputs(shards: Path) -> None:
     data = open_data(str(shards), chain_graph((BlockSpec(),)), rows=4, seed=5)
-    assert "37 samples" in data.name
+    assert "37 samples, the last 1 held out for evaluation" in data.name
     seen = torch.cat([data.batch(k)["x"] for k in range(9)])
     assert seen.dtype == torch.float32
     assert sorted(seen[:, 0].int().tolist()) == sorted(set(range(37)) - {int(data.held_out(0)["x"][0, 0])})

@@ -120,7 +120,16 @@ def test_fewer_rows_than_a_batch_are_said(tmp_path: Path, chain: Graph) -> None:
         "only 1 to train on, which repeat within each batch of 8"
         in open_data(str(tmp_path), chain, rows=8, seed=0).name
     )
-    assert open_data(str(tmp_path), chain, rows=1, seed=0).name == "tensors, 2 rows"
+    assert open_data(str(tmp_path), chain, rows=1, seed=0).name == "tensors, 2 rows, the last 1 held out for evaluation"
+
+
+def test_rows_that_are_only_evaluated_are_said(tmp_path: Path, chain: Graph) -> None:
+    numpy.save(tmp_path / "x.npy", ROWS.numpy())
+    few = open_data(str(tmp_path), chain, rows=8, seed=0).name
+    assert few == "tensors, 40 rows, the last 2 held out for evaluation, where they repeat within a batch of 8"
+    assert open_data(str(tmp_path), chain, rows=2, seed=0).name == "tensors, 40 rows, the last 2 held out for evaluation"
+    numpy.save(tmp_path / "x.npy", ROWS[:1].numpy())
+    assert open_data(str(tmp_path), chain, rows=1, seed=0).name == "tensors, 1 rows"
 
 
 def test_a_shape_that_does_not_fit_names_the_file(tmp_path: Path, chain: Graph) -> None:

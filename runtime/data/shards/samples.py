@@ -18,7 +18,7 @@ import torch
 
 from placer.errors import UsageError, require_extra
 from placer.graph import Graph, Input
-from placer.runtime.data.batches import Batch, Data
+from placer.runtime.data.batches import Batch, Data, named
 from placer.runtime.data.shards.order import Place, ShardOrder
 from placer.runtime.data.shards.sample_files import FLAT, Files
 from placer.runtime.data.shards.shard_set import ShardSet
@@ -46,9 +46,9 @@ def shard_data(samples: ShardSet, graph: Graph, *, rows: int, seed: int) -> Data
             batch[entry.name] = checked(entry, stacked, graph, partial(_named, samples, places, suffixes[entry.name]))
         return batch
 
-    few = f" - only {order.trained} to train on, which repeat within each batch of {rows}"
+    stored = f"{len(samples.counts)} shards, {order.samples} samples"
     return Data(
-        name=f"{len(samples.counts)} shards, {order.samples} samples{few if order.trained < rows else ''}",
+        name=named(stored, trained=order.trained, kept=order.kept, rows=rows),
         batch=lambda at: gather([order.training(index) for index in range(at * rows, (at + 1) * rows)]),
         held_out=lambda at: gather([order.held_out(index) for index in range(at * rows, (at + 1) * rows)]),
         samples=order.samples,
