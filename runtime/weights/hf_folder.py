@@ -173,10 +173,25 @@ def _files(folder: Path, sums: Mapping[str, Checksums]) -> tuple[Path, ...]:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise UsageError(
-            f"--weights {folder} has no {', '.join(missing[:3])}; give a Hugging Face folder with model.safetensors, "
-            "or all the files its index names"
+            f"--weights {folder} {_lacking(folder, missing)}; give a Hugging Face folder with model.safetensors, "
+            "or with all the files its index names"
         )
     return files
+
+
+def _lacking(folder: Path, missing: Sequence[str]) -> str:
+    """What keeps a path from being a folder of weights, in words."""
+    if not folder.is_dir():
+        return "is a file" if folder.exists() else "does not exist"
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".safetensors"))
+    if missing != [ONE_FILE] or not others:
+        return f"has no {', '.join(missing[:3])}"
+    several = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    if any(name.endswith(".safetensors") for name in others):
+        why = f"whose index {INDEX} is missing"
+    else:
+        why = "and pickled files are not read, as they can run code: save what they hold with safetensors"
+    return f"has no {ONE_FILE}, only {', '.join(others[:2])}{several}, {why}"
 
 
 def _opened(file: Path) -> _Handle:

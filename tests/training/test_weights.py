@@ -173,8 +173,27 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_named(folder: Path, t
         next(refused({"model.norm.weight": torch.zeros(2)}))
     with pytest.raises(UsageError, match=r"has model.norm.weight as I8, and the model's model.norm.weight is floating"):
         next(refused({"model.norm.weight": torch.ones_like(weights["model.norm.weight"], dtype=torch.int8)}))
-    with pytest.raises(UsageError, match=r"has no model.safetensors"):
-        pretrained(str(tmp_path / "none"), model, ModelInMemory({}))
+
+
+def test_what_is_no_folder_of_safetensors_is_told_apart(tmp_path: Path) -> None:
+    model = made("llama", "meta")
+
+    def refused(path: Path, said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            pretrained(str(path), model, ModelInMemory({}))
+
+    refused(tmp_path / "none", r"none does not exist; give a Hugging Face folder with model.safetensors")
+    refused(tmp_path, r"has no model.safetensors; give")
+    (tmp_path / "pytorch_model.bin").touch()
+    refused(tmp_path, r"has no model.safetensors, only pytorch_model.bin, and pickled files are not read")
+    refused(tmp_path / "pytorch_model.bin", r"pytorch_model.bin is a file; give")
+    for part in (1, 2):
+        save_file({"one": torch.zeros(2)}, tmp_path / f"model-0000{part}-of-00002.safetensors")
+    refused(
+        tmp_path, r"only model-00001-of-00002.safetensors, model-00002-of-00002.safetensors and 1 more, whose index"
+    )
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"one": "lost.safetensors"}}')
+    refused(tmp_path, r"has no lost.safetensors; give")
 
 
 class Tied(nn.Module):
