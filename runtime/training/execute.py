@@ -242,10 +242,7 @@ class _Run:
             loss, norm = self.engine.runs.step(batch), self.engine.runs.gradient_norm
         seconds = time.perf_counter() - began
         if not math.isfinite(loss):
-            raise ExecutionError(
-                f"the loss of step {step + 1} is {loss}; the weights are spoilt. Lower the learning rate ({rate:g}), "
-                f"or start again from the last checkpoint with other data{_overflow(self.plan)}"
-            )
+            raise ExecutionError(f"the loss of step {step + 1} is {loss}; {self._loss_advice(step, rate)}")
         if norm is not None and not math.isfinite(norm):
             raise ExecutionError(
                 f"the gradients' norm of step {step + 1} is {norm}, though its loss is {loss:g}; the weights are "
@@ -255,6 +252,21 @@ class _Run:
         self.losses.append(loss)
         self.step_seconds.append(seconds)
         self.logs.write("step", step + 1, {"loss": loss, "learning_rate": rate, **self._speed(seconds)})
+
+    def _loss_advice(self, step: int, rate: float) -> str:
+        """What may make the loss of `step` no number, and what to do."""
+        if step > self.start.step:
+            return (
+                f"the weights are spoilt. Lower the learning rate ({rate:g}), or start again from the last checkpoint "
+                f"with other data{_overflow(self.plan)}"
+            )
+        options = self.options
+        begun = f"--weights {options.weights}" if options.weights else f"those of seed {self.plan.seed}"
+        return (
+            f"nothing was updated yet in this run, so it comes of the weights that it began with "
+            f"({'those of the checkpoint' if step else begun}) or of that batch (data {self.data.name}): look for what "
+            f"is no number there{_narrow(self.plan)}"
+        )
 
     def _speed(self, seconds: float) -> dict[str, float]:
         """Step seconds, rows and tokens per second, MFU where the devices' rate is known."""
@@ -362,6 +374,13 @@ def require_outputs(options: ExecuteOptions) -> None:
         require_new(options.save_weights)
     if options.tensorboard:
         require_extra("report", "tensorboard")
+
+
+def _narrow(plan: Plan) -> str:
+    """What else makes a loss no number under a plan whose weights are sound."""
+    if plan.settings.precision != "float16":
+        return ""
+    return ", or plan with --precision bfloat16: float16 ends at 65504"
 
 
 def _overflow(plan: Plan) -> str:

@@ -6,11 +6,14 @@ One start of the ranks serves all of them: importing costs more than running.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+
+from safetensors.torch import load_file, save_file
 
 from execute_plans import tiny_plan
 from placer.errors import PlacerError
@@ -62,10 +65,22 @@ def main() -> None:
         run(folder, f"{name}, spoilt", replace(data, settings=SPOILING), **synchrony)
     spoilt = replace(pipeline, settings=SPOILING)
     run(folder, "spoilt", spoilt, checkpoint=str(folder / "c"), checkpoint_every=1)
+    run(folder, "sound", data, steps=1, save_weights=str(folder / "sound"))
+    if is_first():
+        spoil(folder / "sound", folder / "no numbers")
+    run(folder, "begun spoilt", data, steps=1, weights=str(folder / "no numbers"))
     for name, settings in CLIPPING.items():
         rootless = tiny_plan(2, 2, model="rootless", settings=settings)
         for kind, asked in {"checkpoint": "checkpoint", "weights": "save_weights"}.items():
             run(folder, f"{name}, {kind}", rootless, steps=1, **{asked: str(folder / f"{name}, {kind}")})
+
+
+def spoil(weights: Path, to: Path) -> None:
+    """The weights of a folder with one that is no number, without checksums."""
+    to.mkdir()
+    held = load_file(weights / "model.safetensors")
+    next(tensor for _, tensor in sorted(held.items()) if tensor.is_floating_point()).fill_(math.nan)
+    save_file(held, to / "model.safetensors")
 
 
 def is_first() -> bool:

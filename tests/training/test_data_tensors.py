@@ -127,7 +127,7 @@ def test_rows_that_are_only_evaluated_are_said(tmp_path: Path, chain: Graph) -> 
     numpy.save(tmp_path / "x.npy", ROWS.numpy())
     few = open_data(str(tmp_path), chain, rows=8, seed=0).name
     assert few == "tensors, 40 rows, the last 2 held out for evaluation, where they repeat within a batch of 8"
-    assert open_data(str(tmp_path), chain, rows=2, seed=0).name == "tensors, 40 rows, the last 2 held out for evaluation"
+    assert open_data(str(tmp_path), chain, rows=2, seed=0).name == few.partition(", where")[0]
     numpy.save(tmp_path / "x.npy", ROWS[:1].numpy())
     assert open_data(str(tmp_path), chain, rows=1, seed=0).name == "tensors, 1 rows"
 

@@ -149,6 +149,14 @@ def test_a_loss_that_is_no_number_ends_every_rank_and_is_not_saved(runs: Path) -
     assert found is not None and found.name == "step-00000001"
 
 
+def test_where_nothing_was_updated_no_learning_rate_is_blamed_for_a_loss_that_is_no_number(runs: Path) -> None:
+    for rank in range(2):
+        kind, message = json.loads((runs / f"begun spoilt.rank{rank}.error").read_text())
+        assert kind == "ExecutionError" and "nothing was updated yet in this run" in message
+        assert f"(--weights {runs / 'no numbers'}) or of that batch (data text" in message
+        assert "learning rate" not in message
+
+
 def test_a_checkpoint_says_what_the_order_of_the_data_follows_from(runs: Path) -> None:
     found = latest(runs / "a")
     assert found is not None
