@@ -7,7 +7,7 @@ step looks as it should.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import distributed as dist
@@ -21,7 +21,8 @@ def require_same_batch(batch: Batch, inputs: Sequence[str]) -> None:
     the process group call it, before any of them refuses its own."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    mine = {name: _digest(batch[name]) for name in inputs if name in batch}
+    held: object = batch  # whatever the caller's loop gave: what is no batch at all is refused behind this, on its rank
+    mine = {name: _digest(held[name]) for name in inputs if name in held} if isinstance(held, Mapping) else {}
     every: list[dict[str, str]] = [{}] * dist.get_world_size()
     dist.all_gather_object(every, mine)
     for rank, given in enumerate(every):
@@ -34,8 +35,10 @@ def require_same_batch(batch: Batch, inputs: Sequence[str]) -> None:
             )
 
 
-def _digest(tensor: torch.Tensor) -> str:
-    """Of its type, its shape and its bytes."""
+def _digest(tensor: object) -> str:
+    """Of its type, its shape and its bytes; of what is no tensor the name of its type."""
+    if not isinstance(tensor, torch.Tensor):
+        return type(tensor).__name__
     held = tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
     found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
     found.update(held.view(torch.uint8).numpy().tobytes())

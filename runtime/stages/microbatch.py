@@ -6,6 +6,7 @@ batch: the labels and class weights of its means, and whatever else the batch al
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypedDict
@@ -77,8 +78,10 @@ class BatchSplit:
 
 
 def checked(batch: Batch, plan: Plan) -> Batch:
-    """The inputs of a plan's graph from `batch`. Raises UsageError for missing inputs, another shape, another dtype."""
+    """The inputs of a plan's graph from `batch`. Raises UsageError for what is no dict of tensors, for missing inputs,
+    another shape, another dtype."""
     inputs, dtypes = plan.graph.inputs, input_dtypes(plan)
+    _require_tensors(batch, [entry.name for entry in inputs])
     missing = [entry.name for entry in inputs if entry.name not in batch]
     if missing:
         raise UsageError(f"the batch lacks {', '.join(missing)}; it has {', '.join(batch) or 'nothing'}")
@@ -87,13 +90,24 @@ def checked(batch: Batch, plan: Plan) -> Batch:
     return {entry.name: batch[entry.name] for entry in inputs}
 
 
+def _require_tensors(batch: object, names: list[str]) -> None:
+    """Loops of people's own give what their loader yields: tuples, arrays."""
+    wanted = f"a dict of tensors by the names of the model's inputs: {', '.join(names)}"
+    if not isinstance(batch, Mapping):
+        raise UsageError(f"the batch is a {type(batch).__name__}; give {wanted}")
+    for name in names:
+        if name in batch and not isinstance(batch[name], torch.Tensor):
+            raise UsageError(f"input {name} of the batch is a {type(batch[name]).__name__}; give {wanted}")
+
+
 def _require_like(entry: Input, given: torch.Tensor, rows: int, dtype: torch.dtype) -> None:
     """Sizes and dtype are in the captured ops: others would end in an error of torch's, or in other numbers."""
     found, planned = tuple(given.shape), entry.tensor.shape_at(rows)
     if entry.tensor.batched and (not found or found[0] != rows):
+        last = "; drop_last=True of a loader leaves out its last, shorter batch" if found and found[0] < rows else ""
         raise UsageError(
             f"the plan is for batches of {rows} rows, input {entry.name} has shape {found}; "
-            "give the global batch on every rank, or plan again with its size"
+            f"give the global batch on every rank, or plan again with its size{last}"
         )
     if found != planned:
         raise UsageError(

@@ -82,6 +82,8 @@ def test_a_run_is_fed_the_rows_it_was_captured_for() -> None:
     ("change", "told"),
     [
         (lambda batch: {"x": batch["x"]}, r"the batch lacks y; it has x"),
+        (lambda batch: tuple(batch.values()), r"the batch is a tuple; give a dict of tensors by .* inputs: x, y"),
+        (lambda batch: batch | {"y": batch["y"].numpy()}, r"input y of the batch is a ndarray; give a dict of tensors"),
         (lambda batch: batch | {"x": batch["x"][:4]}, r"input x has shape \(4, 6\), and the plan is for \(8, 6\)"),
         (lambda batch: batch | {"x": batch["x"][:, :3]}, r"input x has shape \(8, 3\), and the plan is for \(8, 6\)"),
         (lambda batch: batch | {"x": batch["x"].double()}, r"x is float64, .*float32; give \.to\(torch\.float32\)"),
