@@ -62,6 +62,12 @@ def named(name: str, *, trained: int, kept: int, rows: int) -> str:
     return f"{name}{held}{few}"
 
 
+def without_numbers(batch: Batch) -> str:
+    """The inputs of a batch that hold NaN, in words, each with the first of its rows that does; "" where none does."""
+    bad = {name: given.isnan() for name, given in batch.items() if given.is_floating_point() and given.isnan().any()}
+    return ", ".join(f"{name} (row {int(at.nonzero()[0, 0]) if at.dim() else 0})" for name, at in bad.items())
+
+
 class SampleOrder:
     """The samples of each batch. An epoch visits each training sample once, shuffled by seed and epoch."""
 

@@ -30,6 +30,7 @@ from placer.runtime.checkpoint.final_weights import save_weights
 from placer.runtime.checkpoint.folder import Progress
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.data import Batch, Data, open_data
+from placer.runtime.data.batches import without_numbers
 from placer.runtime.distributed.threads import apply_threads
 from placer.runtime.distributed.world import World, joined
 from placer.runtime.executor.compile import patience, require_compilable
@@ -242,7 +243,7 @@ class _Run:
             loss, norm = self.engine.runs.step(batch), self.engine.runs.gradient_norm
         seconds = time.perf_counter() - began
         if not math.isfinite(loss):
-            raise ExecutionError(f"the loss of step {step + 1} is {loss}; {self._loss_advice(step, rate)}")
+            raise ExecutionError(f"the loss of step {step + 1} is {loss}; {self._loss_advice(step, rate, batch)}")
         if norm is not None and not math.isfinite(norm):
             raise ExecutionError(
                 f"the gradients' norm of step {step + 1} is {norm}, though its loss is {loss:g}; the weights are "
@@ -253,8 +254,11 @@ class _Run:
         self.step_seconds.append(seconds)
         self.logs.write("step", step + 1, {"loss": loss, "learning_rate": rate, **self._speed(seconds)})
 
-    def _loss_advice(self, step: int, rate: float) -> str:
+    def _loss_advice(self, step: int, rate: float, batch: Batch) -> str:
         """What may make the loss of `step` no number, and what to do."""
+        inputs = without_numbers(batch)
+        if inputs:
+            return f"its batch holds NaN in {inputs}; mend the data ({self.options.data}) and start again"
         if step > self.start.step:
             return (
                 f"the weights are spoilt. Lower the learning rate ({rate:g}), or start again from the last checkpoint "

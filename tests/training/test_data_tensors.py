@@ -14,6 +14,7 @@ from graphs import BlockSpec, chain_graph, gpt_graph
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.runtime.data import open_data
+from placer.runtime.data.batches import without_numbers
 
 WIDTH = 16  # of the input `x` of a chain graph
 ROWS = torch.arange(40 * WIDTH, dtype=torch.float32).reshape(40, WIDTH)
@@ -121,6 +122,15 @@ def test_fewer_rows_than_a_batch_are_said(tmp_path: Path, chain: Graph) -> None:
         in open_data(str(tmp_path), chain, rows=8, seed=0).name
     )
     assert open_data(str(tmp_path), chain, rows=1, seed=0).name == "tensors, 2 rows, the last 1 held out for evaluation"
+
+
+def test_inputs_of_a_batch_that_are_no_numbers_are_named_with_their_row() -> None:
+    batch = {"x": torch.ones(4, 3), "scale": torch.tensor(1.0), "labels": torch.arange(4)}
+    assert without_numbers(batch) == ""
+    batch["x"][2, 1], batch["scale"] = torch.nan, torch.tensor(torch.nan)
+    assert without_numbers(batch) == "x (row 2), scale (row 0)"
+    masked = torch.tensor([0.0, -torch.inf])  # what leaves out, in a mask, is meant
+    assert without_numbers({"mask": masked}) == ""
 
 
 def test_rows_that_are_only_evaluated_are_said(tmp_path: Path, chain: Graph) -> None:
