@@ -226,6 +226,20 @@ def test_what_cannot_be_captured_so_is_refused_with_its_line(
         assert word in str(refused.value)
 
 
+class DropsPooled(Writer):
+    """The end of an EfficientNet: what is pooled and flattened is dropped in place."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        pooled = functional.adaptive_avg_pool1d(self.one(x)[..., None], 1).flatten(1)
+        return functional.mse_loss(self.two(functional.dropout(pooled, 0.1, self.training, inplace=True)), y)
+
+
+def test_a_dropout_into_a_view_becomes_one_that_gives_a_value() -> None:
+    nodes = tracer.trace(DropsPooled(""), SHAPES).module.graph.nodes
+    names = [str(node.target) for node in nodes if "dropout" in str(node.target)]
+    assert names == ["aten.dropout.default"]
+
+
 class CollectsGarbage(Writer):
     collecting: bool = True
 

@@ -104,5 +104,9 @@ def _overload(name: str, likely: str, wanted: list[tuple[str, str]]) -> torch._o
 
 
 def _names(schema: torch.FunctionSchema) -> list[tuple[str, str]]:
-    """The names and types of what a schema takes; the generator of random numbers aside."""
-    return [(formal.name, str(formal.type)) for formal in schema.arguments if formal.name != "generator"]
+    """The names and types of what a schema takes; the generator of random numbers aside.
+
+    What `dropout` calls `input`, `dropout_` calls `self`.
+    """
+    taken = [(formal.name, str(formal.type)) for formal in schema.arguments if formal.name != "generator"]
+    return [("self" if name == "input" else name, kind) for name, kind in taken]
