@@ -68,8 +68,8 @@ KINDS: dict[str, OpKind] = _by_name({
     "max_pool2d_with_indices adaptive_max_pool2d histc bincount count_nonzero cosine_similarity normalize argsort "
     "unique_consecutive poisson_nll_loss searchsorted upsample_bilinear2d upsample_bicubic2d cummax median aminmax "
     "std_mean local_response_norm dist nansum nanmean",
-    "gather": "embedding index index_select gather take scatter scatter_ scatter_add scatter_add_ index_put "
-    "index_put_ index_add index_add_ index_copy index_copy_ embedding_bag masked_select nonzero masked_scatter "
+    "gather": "embedding index index_select gather take scatter scatter_ scatter_add scatter_add_ scatter_reduce "
+    "scatter_reduce_ index_put index_put_ index_add index_add_ index_copy index_copy_ embedding_bag masked_select nonzero masked_scatter "
     "take_along_dim",
     "random": "dropout feature_dropout alpha_dropout native_dropout bernoulli rand randn randint rand_like randn_like "
     "randint_like randperm normal multinomial uniform uniform_ normal_ random_ exponential exponential_ bernoulli_ "
@@ -173,7 +173,7 @@ SPLITS: dict[str, SplitRule] = _by_name({
     indexing.index: "index",
     indexing.index_put: "index_put",
     indexing.gather: "gather",
-    indexing.scatter: "scatter scatter_add",
+    indexing.scatter: "scatter scatter_add scatter_reduce",
     losses.cross_entropy: "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d",
     losses.elementwise: "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits kl_div soft_margin_loss",

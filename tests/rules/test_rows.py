@@ -71,6 +71,12 @@ APART: dict[str, Loss] = {
     "a product over rows, added up": lambda net, h, x, y: (h.T @ h).sum(),
     "a distance to something whole": lambda net, h, x, y: torch.cdist(h, net.layer.weight).mean(),
     "a broadcast loss": lambda net, h, x, y: functional.mse_loss(h.mean(1), x.mean(1)),
+    "what is scattered in each row and reduced": lambda net, h, x, y: (
+        tokens(x).scatter_reduce(1, torch.zeros_like(tokens(x), dtype=torch.int64), tokens(h), "amax").mean()
+    ),
+    "resampled with the rows for channels": lambda net, h, x, y: (
+        functional.interpolate(tokens(h)[None], size=(4, 8)).pow(2).mean()
+    ),
     "a Fourier transform of each row": lambda net, h, x, y: torch.fft.rfft(h).abs().mean(),
     "one over the dims of each row": lambda net, h, x, y: torch.fft.rfftn(tokens(h), dim=(1, 2)).abs().mean(),
     "one over as many dims as sizes": lambda net, h, x, y: torch.fft.ifftn(tokens(h), s=(2, 4)).abs().mean(),

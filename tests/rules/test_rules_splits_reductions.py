@@ -81,6 +81,15 @@ def scatter_add(s: Sizes) -> Case:
     return case(aten.scatter_add.default, floats(*shape), dim, ids(shape[dim], *places), floats(*places))
 
 
+def scatter_reduce(s: Sizes) -> Case:
+    shape, dim = s.sizes(2), s.dim(2)
+    places = [*shape]
+    places[dim] = s.size()
+    how = s.pick("sum", "mean", "amax", "amin")
+    args = (floats(*shape), dim, ids(shape[dim], *places), floats(*places), how)
+    return case(aten.scatter_reduce.two, *args, include_self=s.flag())
+
+
 def cross_entropy(s: Sizes) -> Case:
     rows, classes, space = s.size(2, 3, 4, 8), s.size(2, 4, 6), s.sizes(s.size(0, 0, 1, 2))
     target = ids(classes, rows, *space)
@@ -188,6 +197,7 @@ CASES: dict[str, Builder] = {
     "gather": gather,
     "scatter": scatter,
     "scatter_add": scatter_add,
+    "scatter_reduce": scatter_reduce,
     "cross_entropy": cross_entropy,
     "cross_entropy with probabilities": soft_labels,
     "nll_loss": nll,

@@ -119,7 +119,8 @@ def gather(call: Call) -> tuple[Choice, ...]:
 
 
 def scatter(call: Call) -> tuple[Choice, ...]:
-    """`scatter(x, dim, index, source)`, `scatter_add`: dims other than dim where all have the same size.
+    """`scatter(x, dim, index, source)`, `scatter_add`, `scatter_reduce`: dims other than dim where all have the
+    same size.
 
     What is added also by its place along dim: the source is cut, x enters in shares.
     """

@@ -39,8 +39,9 @@ _ITSELF = (
     "nearest",
 )
 _AVERAGES = ("mean_share", "mean_loss")
-# Those that are so where rows lie in dim 0: random numbers are keyed by them, other dims are resized.
-_IN_FRONT = ("dropout", "attention_dropout", "nearest")
+# Those that are so where rows lie in one of the first dims: random numbers are keyed by dim 0, dims after channels are
+# resized.
+_IN_FRONT = {"dropout": 1, "attention_dropout": 1, "nearest": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool, sorted_rows
             _entering(value, want.value, call, choice) for value, want in zip(given, choice.inputs, strict=True)
         ]
         lays = [state.value for state in choice.outputs]
-        if None in entering or not _fits(call, lays) or (choice.local in _IN_FRONT and _row_dim(lays) != 0):
+        if None in entering or not _fits(call, lays) or not _in_front(choice, lays):
             continue
         op = PieceOp(
             shared=tuple(at for at, how in enumerate(entering) if how == "shared"),
@@ -177,6 +178,12 @@ def _fits(call: Call, lays: Sequence[Lay]) -> bool:
         row_dims(out.shape) == ([lay.dim] if isinstance(lay, Cut) else [])
         for out, lay in zip(call.outputs, lays, strict=True)
     )
+
+
+def _in_front(choice: Choice, lays: Sequence[Lay]) -> bool:
+    """Whether rows lie where the op itself does with a piece of them what it does with all."""
+    first, dim = _IN_FRONT.get(choice.local), _row_dim(lays)
+    return first is None or (dim is not None and dim < first)
 
 
 def _row_dim(lays: Sequence[Lay]) -> int | None:
