@@ -93,11 +93,11 @@ def vocabulary_cross_entropy(
 
 
 def dropout_piece(
-    values: torch.Tensor, probability: float, op: int, batched: bool, *, mode: PassContext,
+    values: torch.Tensor, probability: float, op: int, rows: int | None, *, mode: PassContext,
     other: Place | None = None, **place: int,
 ) -> torch.Tensor:  # fmt: skip
     """`dropout.dropout` of a piece: the piece of the whole op's mask; `other`: where it stands along the inner axis."""
-    return dropout(values, probability, op, batched, mode, (place, other) if other else (place,))
+    return dropout(values, probability, op, rows, mode, (place, other) if other else (place,))
 
 
 def attention_piece(

@@ -31,12 +31,17 @@ def row_keys(seed: int, step: int, first_row: int, rows: int, device: torch.devi
 
 
 def dropout(
-    values: torch.Tensor, probability: float, op: int, batched: bool, mode: PassContext, places: tuple[Place, ...] = ()
+    values: torch.Tensor,
+    probability: float,
+    op: int,
+    rows: int | None,
+    mode: PassContext,
+    places: tuple[Place, ...] = (),
 ) -> torch.Tensor:
     """`values` with elements dropped by the mask of dropout number `op`; all of them in evaluation.
 
-    Dim 0 of batched values is a whole number of entries per row. Others get the same mask in every layout. A piece,
-    which stands at `places` in the whole, takes its piece of the whole's mask.
+    rows: the dim that is a whole number of entries per row; values without one get the same mask in every layout. A
+    piece, which stands at `places` in the whole, takes its piece of the whole's mask.
     """
     if not mode.training or mode.keys is None or probability == 0.0 or values.numel() == 0:
         return values
@@ -45,7 +50,10 @@ def dropout(
     sizes = list(values.shape)
     for place in places:
         sizes[place["dim"]] = place["of"]
-    keep = kept(torch.Size(sizes), probability, op, mode.keys_of(batched))
+    if rows is not None:  # the mask is made with them in front
+        sizes.insert(0, sizes.pop(rows))
+    keep = kept(torch.Size(sizes), probability, op, mode.keys_of(rows is not None))
+    keep = keep if rows is None else keep.movedim(0, rows)
     for place in places:
         keep = keep.narrow(place["dim"], place["start"], place["end"] - place["start"])
     return values * keep / (1.0 - probability)
@@ -108,7 +116,7 @@ def attention(
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     scores = scores.softmax(-1)  # nobody holds them as they were while the mask is made
-    return dropout(scores, probability, op, batched, mode, places) @ value
+    return dropout(scores, probability, op, 0 if batched else None, mode, places) @ value
 
 
 def mixed(state: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from torch.fx.node import Argument
 
 from placer.errors import UsageError
 from placer.rules.calls import MARKED_ROWS
+from placer.rules.rows.piece_values import row_dims
 from placer.runtime.stages import losses
 from placer.runtime.stages.draws import draw, plainly, seeded
 from placer.runtime.stages.dropout import attention, dropout
@@ -68,35 +69,35 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrites:
-    """All changes of a graph. `batched` says for each dropout op, in graph order, whether dim 0 holds batch rows.
+    """All changes of a graph. `dropped` says for each dropout op, in graph order, which dim holds batch rows, if any.
 
     drawn: other random ops, keyed. unkeyed: those that torch's own generator draws.
     """
 
     by_node: dict[fx.Node, Rewrite]
     counts: tuple[Count, ...]
-    batched: tuple[bool, ...]
+    dropped: tuple[int | None, ...]
     drawn: tuple[Drawn, ...]
     unkeyed: tuple[str, ...]
 
     @property
     def random(self) -> bool:
         """Whether a step draws any random number."""
-        return bool(self.batched or self.drawn or self.unkeyed)
+        return bool(self.dropped or self.drawn or self.unkeyed)
 
 
 def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
     """The changes to `graph`. `pieces`: what rows do at its nodes; `shapes`: at MARKED_ROWS rows."""
     by_node: dict[fx.Node, Rewrite] = {}
-    batched: list[bool] = []
+    dropped: list[int | None] = []
     drawn: list[Drawn] = []
     unkeyed: list[str] = []
     for node in graph.nodes:
         if node.op != "call_function":
             continue
         if _drops(node):
-            batched.append(_drops_rows(node, shapes))
-            by_node[node] = _keyed(node, len(batched) - 1, batched[-1])
+            dropped.append(_dropped_rows(node, shapes))
+            by_node[node] = _keyed(node, len(dropped) - 1, dropped[-1])
         elif node.target is aten.batch_norm.default:
             by_node[node] = Rewrite(function=batch_norm, arguments=tuple(arguments(node).values())[:8])
         elif node.target is aten.instance_norm.default:
@@ -118,7 +119,7 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
                 by_node[node] = _seeded(node, len(unkeyed))
                 unkeyed.append(name)
     counts = _counted_losses(pieces, by_node)
-    return Rewrites(by_node=by_node, counts=counts, batched=tuple(batched), drawn=tuple(drawn), unkeyed=tuple(unkeyed))
+    return Rewrites(by_node=by_node, counts=counts, dropped=tuple(dropped), drawn=tuple(drawn), unkeyed=tuple(unkeyed))
 
 
 def has_rows(value: Argument, shapes: Shapes) -> bool:
@@ -189,22 +190,22 @@ def _drops(node: fx.Node) -> bool:
     return node.target is aten.scaled_dot_product_attention.default and bool(arguments(node)["dropout_p"] != 0.0)
 
 
-def _drops_rows(node: fx.Node, shapes: Shapes) -> bool:
-    """Whether dim 0 of what is dropped holds batch rows: of attention its scores, of queries, keys and a mask."""
+def _dropped_rows(node: fx.Node, shapes: Shapes) -> int | None:
+    """The dim of what is dropped that holds batch rows: of attention dim 0 of scores, as of queries, keys, a mask."""
     if node.target is not aten.scaled_dot_product_attention.default:
-        return has_rows(node.args[0], shapes)
+        return next(iter(row_dims(shapes[cast(fx.Node, node.args[0])])), None)
     given = arguments(node)
     named = [(given["query"], 1), (given["attn_mask"], 1), (given["key"], 2)]
     # Sizes of the scores but for their last dim: a key has none of queries.
     sizes = [(*shapes[one][:-ends], *(1,) * (ends - 1)) for one, ends in named if isinstance(one, fx.Node)]
     most = max(map(len, sizes))
-    return any(len(one) == most and one[0] % MARKED_ROWS == 0 for one in sizes)
+    return 0 if any(len(one) == most and one[0] % MARKED_ROWS == 0 for one in sizes) else None
 
 
-def _keyed(node: fx.Node, op: int, batched: bool) -> Rewrite:
+def _keyed(node: fx.Node, op: int, rows: int | None) -> Rewrite:
     if node.target is aten.scaled_dot_product_attention.default:
-        return Rewrite(function=attention, arguments=(*arguments(node).values(), op, batched))
-    return Rewrite(function=dropout, arguments=(node.args[0], node.args[1], op, batched))
+        return Rewrite(function=attention, arguments=(*arguments(node).values(), op, rows is not None))
+    return Rewrite(function=dropout, arguments=(node.args[0], node.args[1], op, rows))
 
 
 def _drawn(node: fx.Node, number: int, batched: bool) -> Rewrite:

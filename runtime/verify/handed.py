@@ -17,9 +17,9 @@ def eager_run(
 ) -> EagerRun:
     """The steps of `model`, real and in the precision of the plan's settings, as one device does them."""
     cut = capture.cut(plan, model)
-    batched, drawn = cut.rewrites.batched, tuple(one.batched for one in cut.rewrites.drawn)
-    masks = KeyedMasks(seed=plan.seed, rows=plan.rows, batched=batched) if batched else None
-    draws = KeyedDraws(seed=plan.seed, rows=plan.rows, batched=drawn) if drawn else None
+    dropped, drawn = cut.rewrites.dropped, tuple(0 if one.batched else None for one in cut.rewrites.drawn)
+    masks = KeyedMasks(seed=plan.seed, rows=plan.rows, dims=dropped) if dropped else None
+    draws = KeyedDraws(seed=plan.seed, rows=plan.rows, dims=drawn) if drawn else None
     make = None if optimizer is None else lambda named: optimizer(GivenParameters(named))
     return EagerRun(
         model, plan.settings, loss_fn=loss_function(plan), optimizer=make, masks=masks, draws=draws,

@@ -28,26 +28,29 @@ _FIRST_DRAW = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Keyed:
-    """Numbers of a seed for batches of `rows`. batched: for each call of a forward whether dim 0 has rows; others get
-    the same numbers whatever rows there are."""
+    """Numbers of a seed for batches of `rows`. dims: for each call of a forward the dim that has the rows, which come
+    first in its numbers; where none has (None) they are the same whatever rows there are."""
 
     seed: int
     rows: int
-    batched: tuple[bool, ...]
+    dims: tuple[int | None, ...]
 
     @property
     def count(self) -> int:
         """Calls in a forward."""
-        return len(self.batched)
+        return len(self.dims)
 
     def _numbers(self, step: int, call: int, first: int, shape: tuple[int, ...]) -> Numbers:
         """64 bits for each element of `shape`, which are divided evenly among the rows; calls are numbered from
         `first`."""
-        by_row = call < self.count and self.batched[call]
-        every = np.arange(self.rows, dtype=np.uint64) if by_row else np.array([_NO_ROW], dtype=np.uint64)
+        dim = self.dims[call] if call < self.count else None
+        every = np.array([_NO_ROW], dtype=np.uint64) if dim is None else np.arange(self.rows, dtype=np.uint64)
         keys = _mixed(_mixed(every + _wide(self.seed)) + _wide(step))
         elements = np.arange(math.prod(shape) // len(keys), dtype=np.uint64) * np.uint64(_G)
-        return _mixed(_mixed(keys + _wide(first + call))[:, None] + elements[None, :]).reshape(shape)
+        made = _mixed(_mixed(keys + _wide(first + call))[:, None] + elements[None, :])
+        if dim is None:
+            return made.reshape(shape)
+        return np.moveaxis(made.reshape(shape[dim], *shape[:dim], *shape[dim + 1 :]), 0, dim)
 
 
 class KeyedMasks(_Keyed):

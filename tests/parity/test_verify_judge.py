@@ -19,7 +19,8 @@ from placer import api
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.plans.settings import RunSettings
-from placer.runtime.stages.dropout import NO_ROW, kept, row_keys
+from placer.runtime.stages.dropout import NO_ROW, dropout, row_keys
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.verify import memory, parity
 from placer.runtime.verify.accepted import accepted_differences
 from placer.runtime.verify.batches import left_out, uneven_batch
@@ -66,19 +67,21 @@ def test_the_judge_is_a_plain_loop_bit_for_bit(settings: RunSettings) -> None:
         assert all(tensor.equal(found.state[name]) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_masks_by_their_definition_are_those_of_the_runtime(batched: bool) -> None:
-    masks = KeyedMasks(seed=7, rows=6, batched=(True, batched))
-    keys = row_keys(7, 3, 0, 6) if batched else row_keys(7, 3, NO_ROW, 1)
-    shape = torch.Size((12, 50, 4))
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_masks_by_their_definition_are_those_of_the_runtime(dim: int | None) -> None:
+    masks = KeyedMasks(seed=7, rows=6, dims=(0, dim))
+    mode = PassContext(
+        rows=6, global_rows=6, training=True, keys=row_keys(7, 3, 0, 6), batch_key=row_keys(7, 3, NO_ROW, 1)
+    )
+    shape = torch.Size((12, 36, 4))
     found = masks.mask(3, 1, tuple(shape), 0.3)
-    assert found.equal(kept(shape, 0.3, 1, keys))
+    assert found.equal(dropout(torch.ones(shape), 0.3, 1, dim, mode) != 0)
     assert float(found.double().mean()) == pytest.approx(0.7, abs=0.03)
 
 
 def test_the_judge_refuses_masks_for_dropout_that_it_does_not_meet() -> None:
     model = parity_models.dropping_words().double()
-    masks = KeyedMasks(seed=0, rows=8, batched=(True,) * 5)
+    masks = KeyedMasks(seed=0, rows=8, dims=(0,) * 5)
     with pytest.raises(UsageError, match="drops 4 times in a step by itself, 5 times as captured"):
         EagerRun(model, RunSettings(precision="float64"), masks=masks).step(uneven_batch(plan_of(DROPPING), 0))
 
@@ -273,7 +276,7 @@ def test_what_runs_again_in_backward_is_handed_the_masks_of_the_first_time(reent
     plain = Checkpointed(again=None).double()
     other = Checkpointed(again=reentrant).double()
     other.load_state_dict(plain.state_dict())
-    masks, batch = KeyedMasks(seed=3, rows=8, batched=(True,)), {"x": torch.randn(8, 4, dtype=torch.float64)}
+    masks, batch = KeyedMasks(seed=3, rows=8, dims=(0,)), {"x": torch.randn(8, 4, dtype=torch.float64)}
     runs = [EagerRun(model, RunSettings(precision="float64"), masks=masks) for model in (plain, other)]
     assert runs[0].backward(batch) == runs[1].backward(batch)
     expected, found = (run.gradients() for run in runs)

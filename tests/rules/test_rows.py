@@ -74,6 +74,7 @@ APART: dict[str, Loss] = {
     "what is scattered in each row and reduced": lambda net, h, x, y: (
         tokens(x).scatter_reduce(1, torch.zeros_like(tokens(x), dtype=torch.int64), tokens(h), "amax").mean()
     ),
+    "dropout with time first": lambda net, h, x, y: functional.dropout(tokens(h).transpose(0, 1), 0.1).pow(2).mean(),
     "resampled with the rows for channels": lambda net, h, x, y: (
         functional.interpolate(tokens(h)[None], size=(4, 8)).pow(2).mean()
     ),

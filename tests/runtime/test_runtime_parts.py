@@ -40,20 +40,28 @@ def _mode(
 
 def test_dropout_of_the_whole_batch_is_that_of_its_pieces() -> None:
     x = torch.ones(ROWS, 5, 11, dtype=torch.float64)
-    whole = dropout(x, 0.3, 2, True, _mode(0, ROWS))
-    pieces = [dropout(x[a:b], 0.3, 2, True, _mode(a, b - a)) for a, b in ((0, 1), (1, 4), (4, 6))]
+    whole = dropout(x, 0.3, 2, 0, _mode(0, ROWS))
+    pieces = [dropout(x[a:b], 0.3, 2, 0, _mode(a, b - a)) for a, b in ((0, 1), (1, 4), (4, 6))]
     assert torch.equal(whole, torch.cat(pieces))
+
+
+def test_dropout_keeps_its_mask_where_rows_lie_in_another_dim() -> None:
+    x = torch.ones(3, ROWS, 5)
+    whole = dropout(x, 0.3, 2, 1, _mode(0, ROWS))
+    pieces = [dropout(x[:, a:b], 0.3, 2, 1, _mode(a, b - a)) for a, b in ((0, 1), (1, 4), (4, 6))]
+    assert torch.equal(torch.cat(pieces, 1), whole)
+    assert torch.equal(dropout(x.transpose(0, 1), 0.3, 2, 0, _mode(0, ROWS)).transpose(0, 1), whole)
 
 
 def test_flattened_rows_drop_like_rows() -> None:
     x = torch.ones(ROWS, 5, 11)
     mode = _mode(0, ROWS)
-    assert torch.equal(dropout(x, 0.3, 0, True, mode).flatten(0, 1), dropout(x.flatten(0, 1), 0.3, 0, True, mode))
+    assert torch.equal(dropout(x, 0.3, 0, 0, mode).flatten(0, 1), dropout(x.flatten(0, 1), 0.3, 0, 0, mode))
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
     x = torch.ones(64, 4096)
-    found = dropout(x, 0.25, 0, True, PassContext(rows=64, global_rows=64, training=True, keys=row_keys(0, 0, 0, 64)))
+    found = dropout(x, 0.25, 0, 0, PassContext(rows=64, global_rows=64, training=True, keys=row_keys(0, 0, 0, 64)))
     kept = (found != 0).double().mean().item()
     deviation = (0.25 * 0.75 / x.numel()) ** 0.5
     assert abs(kept - 0.75) < 5 * deviation
@@ -63,14 +71,14 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
 @pytest.mark.parametrize("other", ["op", "step", "row"])
 def test_masks_differ_between_ops_steps_and_rows(other: str) -> None:
     x = torch.ones(1, 4096)
-    base = dropout(x, 0.5, 0, True, _mode(0, 1))
-    changed = dropout(x, 0.5, int(other == "op"), True, _mode(int(other == "row"), 1, step=int(other == "step")))
+    base = dropout(x, 0.5, 0, 0, _mode(0, 1))
+    changed = dropout(x, 0.5, int(other == "op"), 0, _mode(int(other == "row"), 1, step=int(other == "step")))
     assert 0.4 < (base != changed).double().mean().item() < 0.6
 
 
 def test_evaluation_drops_nothing() -> None:
     x = torch.ones(ROWS, 9)
-    assert dropout(x, 0.9, 0, True, _mode(0, ROWS, training=False)) is x
+    assert dropout(x, 0.9, 0, 0, _mode(0, ROWS, training=False)) is x
 
 
 def test_attention_with_almost_no_dropout_is_torchs() -> None:

@@ -130,9 +130,9 @@ def _half_as_often(real: Real, shape: torch.Size, probability: float, op: int, k
 
 
 def _unscaled(
-    real: Real, values: Tensor, probability: float, op: int, batched: bool, mode: PassContext, *places: object
+    real: Real, values: Tensor, probability: float, op: int, rows: int | None, mode: PassContext, *places: object
 ) -> Tensor:
-    made: Tensor = real(values, probability, op, batched, mode, *places)
+    made: Tensor = real(values, probability, op, rows, mode, *places)
     return made * (1.0 - probability) if mode.training and mode.keys is not None else made
 
 

@@ -39,9 +39,8 @@ _ITSELF = (
     "nearest",
 )
 _AVERAGES = ("mean_share", "mean_loss")
-# Those that are so where rows lie in one of the first dims: random numbers are keyed by dim 0, dims after channels are
-# resized.
-_IN_FRONT = {"dropout": 1, "attention_dropout": 1, "nearest": 2}
+# Those that are so where rows lie in one of so many first dims: scores have rows in dim 0, space is resized.
+_IN_FRONT = {"attention_dropout": 1, "nearest": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +181,10 @@ def _fits(call: Call, lays: Sequence[Lay]) -> bool:
 
 def _in_front(choice: Choice, lays: Sequence[Lay]) -> bool:
     """Whether rows lie where the op itself does with a piece of them what it does with all."""
-    first, dim = _IN_FRONT.get(choice.local), _row_dim(lays)
-    return first is None or (dim is not None and dim < first)
+    if choice.local != "dropout" and choice.local not in _IN_FRONT:
+        return True
+    dim = _row_dim(lays)
+    return dim is not None and dim < _IN_FRONT.get(choice.local, dim + 1)
 
 
 def _row_dim(lays: Sequence[Lay]) -> int | None:
@@ -222,7 +223,10 @@ def _mixing(call: Call, given: Sequence[PieceValue]) -> Mixed:
         return Mixed("reckons with the numbers of rows, which a piece counts from its own first row")
     shapes = zip(call.tensors, (value.lay for value in given), strict=True)
     dims = [f"dim {lay.dim} of {len(value.shape)}" for value, lay in shapes if isinstance(lay, Cut)]
-    return Mixed(f"takes rows of the batch together ({', '.join(dict.fromkeys(dims)) or 'its sizes'})")
+    where = ", ".join(dict.fromkeys(dims)) or "its sizes"
+    if any(choice.local in ("dropout", "attention_dropout") for choice in split_choices(call)):
+        return Mixed(f"draws a mask by rows, which lie between each other or behind other dims ({where})")
+    return Mixed(f"takes rows of the batch together ({where})")
 
 
 def _all(call: Call, lay: Standing, from_batch: bool) -> PieceResult:
