@@ -293,3 +293,18 @@ def test_a_scripted_part_is_refused_by_name() -> None:
     model = nn.Sequential(nn.Linear(8, 8), torch.jit.script(nn.Linear(8, 8)))
     with pytest.raises(CaptureError, match=r"^1 was compiled by torch\.jit, .* give the module that it was made of"):
         tracer.capture(model, batch={"input": (4, 8)})
+
+
+class Encodes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 6), 1, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x[None]).square().mean()  # type: ignore[no-any-return]
+
+
+def test_what_torchs_encoder_computes_is_of_the_line_that_calls_it() -> None:
+    nodes = tracer.trace(Encodes(), SHAPES).module.graph.nodes
+    sources = {str(node.meta["source"]).partition(":")[0] for node in nodes if node.op == "call_function"}
+    assert sources - {""} == {"tracer/test_unseen.py"}

@@ -347,8 +347,9 @@ def _source(node: fx.Node) -> str:
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
     if not frames:
         return ""
-    # What calls a module, of torch and in place of an opaque part's forward, is no line of the model.
-    own = [frame for frame in frames if "/torch/nn/" not in frame[0] and not frame[0].endswith("export/opaque.py")]
+    # What calls a module, of torch and in place of a part's or an encoder's forward, is no line of the model.
+    callers = ("export/opaque.py", "export/unseen.py")
+    own = [frame for frame in frames if "/torch/nn/" not in frame[0] and not frame[0].endswith(callers)]
     file, line = (own or frames)[-1]
     if file.endswith("tracer/export/exporting.py"):  # torch keeps the lines of `forward` alone, and a loss has none
         return LOSS
