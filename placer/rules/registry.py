@@ -69,9 +69,8 @@ KINDS: dict[str, OpKind] = _by_name({
     "unique_consecutive poisson_nll_loss searchsorted upsample_bilinear2d upsample_bicubic2d cummax median aminmax "
     "std_mean local_response_norm dist nansum nanmean",
     "gather": "embedding index index_select gather take scatter scatter_ scatter_add scatter_add_ scatter_reduce "
-    "scatter_reduce_ index_put index_put_ "
-    "index_add index_add_ index_copy index_copy_ embedding_bag masked_select nonzero masked_scatter "
-    "take_along_dim",
+    "scatter_reduce_ index_put index_put_ index_add index_add_ index_copy index_copy_ embedding_bag masked_select "
+    "nonzero masked_scatter take_along_dim",
     "random": "dropout feature_dropout alpha_dropout native_dropout bernoulli rand randn randint rand_like randn_like "
     "randint_like randperm normal multinomial uniform uniform_ normal_ random_ exponential exponential_ bernoulli_ "
     "normal_functional",

@@ -62,6 +62,9 @@ APART: dict[str, Loss] = {
     "the divergence's batch mean": lambda net, h, x, y: functional.kl_div(
         h.log_softmax(1), x.softmax(1), reduction="batchmean"
     ),
+    "each row's own entries, by repeated numbers": lambda net, h, x, y: h[
+        torch.arange(h.shape[0]).view(-1, 1).repeat(1, 2), torch.stack([y, 1 - y % 2], dim=1)
+    ].mean(),
     "each row's own entry": lambda net, h, x, y: h[torch.arange(h.shape[0]), y].mean(),
     "time first": lambda net, h, x, y: (
         tokens(h).transpose(0, 1).reshape(-1, 4).tanh().view(2, -1, 4).transpose(0, 1).pow(2).mean()
@@ -107,6 +110,10 @@ MIXED: dict[str, tuple[Loss, str]] = {
     ),
     "a Fourier transform of all dims": (lambda net, h, x, y: torch.fft.fftn(h).abs().mean(), "aten.fft_fftn.default"),
     "rows chosen by labels": (lambda net, h, x, y: h[y].mean(), "aten.index.Tensor"),
+    "row numbers repeated along rows": (
+        lambda net, h, x, y: h.repeat(2, 1)[torch.arange(h.shape[0]).repeat(2)].mean(),
+        "aten.repeat.default",
+    ),
     "row numbers as values": (lambda net, h, x, y: (h.mean(1) * torch.arange(h.shape[0])).mean(), "aten.mul.Tensor"),
 }
 

@@ -38,10 +38,12 @@ def filled(call: Call) -> Cut | Everywhere | None:
 
 
 def renumbers(call: Call, lays: Sequence[Standing]) -> RowNumbers | None:
-    """Row numbers that the op hands on as they are (copies, casts, broadcasts), where they then lie."""
+    """Row numbers that the op hands on as they are (copies, casts, broadcasts, repeats), where they then lie."""
     first, rule = (lays[0] if lays else None), split_rule(call)
     copies = rule is views.expand or (rule in (pointwise.linear, pointwise.cast) and call.name in COPIES)
     dims = row_dims(call.outputs[0].shape)
+    if rule is views.repeat and dims and isinstance(first, RowNumbers):
+        copies = call.outputs[0].shape[dims[0]] == call.tensor(0).shape[first.dim]  # along other dims
     return RowNumbers(dims[0], first.of, first.step) if copies and isinstance(first, RowNumbers) and dims else None
 
 
