@@ -8,11 +8,11 @@ islands   how many populations share it, where a strategy has several; a file th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from math import floor, inf
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from placer.errors import UsageError, near_names
 from placer.graph import Graph
@@ -94,6 +94,19 @@ def pin_texts(pins: Pins) -> tuple[str, ...]:
         elif value is not None:
             found.append(f"{entry.name}={value}")
     return tuple(found)
+
+
+def each_dropped(pins: Pins) -> Iterator[tuple[str, Pins]]:
+    """Each pin as people write it, with the others."""
+    for entry in fields(pins):
+        value = getattr(pins, entry.name)
+        if entry.name == "stage_of":
+            for at, one in enumerate(value):
+                yield pin_texts(Pins(stage_of=(one,)))[0], replace(pins, stage_of=(*value[:at], *value[at + 1 :]))
+        elif value is not None:
+            alone: dict[str, Any] = {entry.name: value}
+            free: dict[str, Any] = {entry.name: None}
+            yield pin_texts(Pins(**alone))[0], replace(pins, **free)
 
 
 def _require_once(texts: Sequence[str]) -> None:

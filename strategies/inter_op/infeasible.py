@@ -84,8 +84,12 @@ def _made_within(graph: Graph, axis: str, degree: int) -> bool:
 def what_binds(problem: Problem, views: Sequence[_View]) -> Infeasible:
     """What no plan of `problem` can satisfy, where a search of these views has found none."""
     all_bounds = [bounds for bounds, _ in views]
-    if not any(True for _ in _ways(problem, all_bounds)):
-        return no_layout(problem)
+
+    def has_layout(asked: Problem) -> bool:
+        return next(_ways(asked, all_bounds), None) is not None
+
+    if not has_layout(problem):
+        return no_layout(problem, has_layout)
     return _block_binds(problem, lambda: _ways(problem, all_bounds)) or _nearest(problem, views)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import get_args
@@ -13,7 +14,7 @@ from placer.errors import Infeasible, UsageError
 from placer.plans.plan import BY_FSDP, Sharding
 from placer.plans.schedule import BRANCHED, SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
-from placer.search.asked import pin_texts
+from placer.search.asked import each_dropped, pin_texts
 from placer.search.problem import Pins, Problem
 from placer.strategies.space.axes import row_lengths
 from placer.strategies.space.outline import FIXED, MOST_VIRTUAL, microbatch_rows, schedule_name, whole_batch
@@ -175,9 +176,11 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def no_layout(problem: Problem) -> Infeasible:
-    """That the pins of a problem have no layout of its model on its cluster."""
+def no_layout(problem: Problem, has_layout: Callable[[Problem], bool] = lambda _: False) -> Infeasible:
+    """That the pins of a problem have no layout of its model on its cluster; `has_layout` says of fewer whether they
+    do."""
     asked = pin_texts(problem.pins)
-    which = f"the pin {asked[0]} leaves" if len(asked) == 1 else "pins: together they leave"
-    advice = "Drop or change it" if len(asked) == 1 else "Drop one of the pins"
+    which = f"the pin {asked[0]} leaves" if len(asked) == 1 else f"the pins {', '.join(asked)} together leave"
+    spare = [text for text, others in each_dropped(problem.pins) if has_layout(replace(problem, pins=others))]
+    advice = f"Without {', or without '.join(spare)} there may be one" if spare else "Drop or change one"
     return Infeasible(binding=f"{which} no layout of this model on this cluster", advice=advice)

@@ -201,6 +201,14 @@ def test_axes_that_cannot_be_together_are_refused(pins: tuple[str, ...], what: s
         solved(mixture(*pins, devices=4))
 
 
+def test_pins_that_leave_no_layout_say_which_of_them_may_go() -> None:
+    machines = problems.cluster(*[problems.device(rate=1e10)] * 2)
+    pins = parse_pins(("pipeline=2", "shard=optimizer", "microbatches=2"), graph())
+    told = r"shard=optimizer, pipeline=2, microbatches=2 together.*Without shard=optimizer, or without pipeline=2 there"
+    with pytest.raises(InfeasibleError, match=told):
+        solve_with(problems.problem(graph(), machines, pins=pins), "stages")
+
+
 def test_loads_of_other_experts_are_refused() -> None:
     with pytest.raises(UsageError, match=r"names 3 experts, .* has layers of 4 experts"):
         solved(mixture(loads=(1.0, 2.0, 3.0)))
