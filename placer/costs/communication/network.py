@@ -192,7 +192,8 @@ def link_costs(cluster: Cluster, source: Collection[int], target: Collection[int
     """The kinds of ways from the devices of `source` to their partners in `target`, all sending at once."""
     first, second = tuple(source), tuple(target)
     pairs = islice(zip(cycle(first), cycle(second)), max(len(first), len(second)))
-    found = Counter((cluster.node_of[a], cluster.node_of[b], _on_cpus(cluster, a, b), a == b) for a, b in pairs)
+    node, mixed, neither = cluster.node_of, len(cluster.backends) > 1, ()
+    found = Counter((node[a], node[b], _on_cpus(cluster, a, b) if mixed else neither, a == b) for a, b in pairs)
     leaving, entering = Counter[int](), Counter[int]()
     for (start, end, _, _), count in found.items():
         if start != end:
@@ -289,9 +290,7 @@ def _way(cluster: Cluster, start: int, end: int) -> object:
 
 
 def _on_cpus(cluster: Cluster, source: int, target: int) -> _OnCpus:
-    """Whether each end is a CPU, where the cluster has both kinds."""
-    if len(cluster.backends) == 1:
-        return ()
+    """Whether each end is a CPU, asked where the cluster has both kinds."""
     return cluster.devices[source].backend == "cpu", cluster.devices[target].backend == "cpu"
 
 
