@@ -180,7 +180,8 @@ def no_layout(problem: Problem, has_layout: Callable[[Problem], bool] = lambda _
     """That the pins of a problem have no layout of its model on its cluster; `has_layout` says of fewer whether they
     do."""
     asked = pin_texts(problem.pins)
-    which = f"the pin {asked[0]} leaves" if len(asked) == 1 else f"the pins {', '.join(asked)} together leave"
+    together = f"the pins {', '.join(asked)} together leave"
+    which = {0: "there is", 1: f"the pin {''.join(asked)} leaves"}.get(len(asked), together)
     spare = [text for text, others in each_dropped(problem.pins) if has_layout(replace(problem, pins=others))]
-    advice = f"Without {', or without '.join(spare)} there may be one" if spare else "Drop or change one"
+    advice = f"Without {', or without '.join(spare)} there may be one" if spare else "Drop or change one of them"
     return Infeasible(binding=f"{which} no layout of this model on this cluster", advice=advice)
