@@ -24,6 +24,7 @@ from placer.io.files import parsed_json, read_text
 from placer.runtime.storage.checksums import Checksums, read_list, require_written
 from placer.runtime.storage.tensor_files import TensorFile
 from placer.runtime.weights.rank_weights import Box, Ranges, Source, between
+from placer.runtime.weights.same_numbers import same_numbers
 
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
@@ -288,7 +289,7 @@ def _alike(one: Formula, other: Formula) -> bool:
     for start in range(0, rows, step):
         cuts = ((0, ((start, min(rows, start + step)),)),) if one.shape else ()
         box = Box(shape=one.shape, cuts=cuts)
-        if not torch.equal(one.read(box).to(torch.float64), other.read(box).to(torch.float64)):
+        if not same_numbers(one.read(box), other.read(box)):
             return False
     return True
 

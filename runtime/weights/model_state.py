@@ -19,6 +19,7 @@ from placer.runtime.distributed.tensors import Packed, all_rows, on_host, packed
 from placer.runtime.spmd import Pieces
 from placer.runtime.stages.block_code import CutModel, attribute
 from placer.runtime.stages.stage import StageModule
+from placer.runtime.weights.same_numbers import same_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,11 +182,12 @@ def _unread(model: nn.Module, cut: CutModel) -> tuple[str, ...]:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of a given state have the same numbers; of DTensors each rank compares its part."""
-    if one is other:
+    """Whether two tensors of a given state have the same numbers, as far as a rank sees: of DTensors its own part, of
+    one beside a whole tensor nothing."""
+    if one is other or isinstance(one, DTensor) != isinstance(other, DTensor):
         return True
     first, second = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in (one, other))
-    return first.shape == second.shape and torch.equal(first, second.to(first))
+    return same_numbers(first, second)
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -281,3 +281,21 @@ def test_what_runs_again_in_backward_is_handed_the_masks_of_the_first_time(reent
     assert runs[0].backward(batch) == runs[1].backward(batch)
     expected, found = (run.gradients() for run in runs)
     assert all(expected[name].equal(found[name]) for name in expected) and len(found) == 8
+
+
+class _WritesInput(nn.Module):
+    """Halves what it is given where it lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(x.mul_(0.5)).mean()
+        return found
+
+
+def test_a_forward_that_writes_into_its_inputs_has_those_of_the_batch_again() -> None:
+    model, batch = _WritesInput(), {"x": torch.ones(2, 4)}
+    EagerRun(model, RunSettings()).step(batch)
+    assert torch.equal(batch["x"], torch.ones(2, 4))

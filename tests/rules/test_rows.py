@@ -110,6 +110,10 @@ MIXED: dict[str, tuple[Loss, str]] = {
     ),
     "a Fourier transform of all dims": (lambda net, h, x, y: torch.fft.fftn(h).abs().mean(), "aten.fft_fftn.default"),
     "rows chosen by labels": (lambda net, h, x, y: h[y].mean(), "aten.index.Tensor"),
+    "rows resampled": (
+        lambda net, h, x, y: functional.interpolate(h.t()[None], scale_factor=2.0).mean(),
+        "aten.upsample_nearest1d.vec",
+    ),
     "row numbers repeated along rows": (
         lambda net, h, x, y: h.repeat(2, 1)[torch.arange(h.shape[0]).repeat(2)].mean(),
         "aten.repeat.default",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from placer.runtime.weights.hf_folder import pretrained
 from placer.runtime.weights.meta_model import prepared_model
 from placer.runtime.weights.model_state import ModelState
 from placer.runtime.weights.rank_weights import Box, ModelInMemory
+from placer.runtime.weights.same_numbers import same_numbers
 from pool import on_ranks
 from split_pickers import megatron_llama
 from weight_plans import WORDS, layouts, split_and_sharded
@@ -234,6 +236,14 @@ def test_a_state_with_unlike_values_for_one_tensor_is_refused() -> None:
     assert held.rest[names[0]].tolist() == [1, 1, 1]
     with pytest.raises(UsageError, match=r"the state has unlike values for emb.weight and head.weight"):
         held.load({names[0]: torch.ones(3), names[1]: torch.zeros(3)})
+
+
+def test_numbers_are_the_same_whatever_their_types_and_also_where_they_are_none() -> None:
+    spoilt = torch.tensor([1.0, math.nan])
+    assert same_numbers(spoilt, spoilt.clone()) and not same_numbers(spoilt, torch.ones(2))
+    fine = torch.tensor([0.1])
+    assert not same_numbers(fine.bfloat16(), fine) and not same_numbers(fine, fine.bfloat16())
+    assert same_numbers(fine.bfloat16(), fine.bfloat16().float())
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mixtral", "t5"])

@@ -119,7 +119,7 @@ def step_seconds(
 
 
 def waits_between_turns(stages: Sequence[StageCost], positions: int, microbatches: int) -> float:
-    """The most seconds that positions whose work differs turn by turn can wait for each other.
+    """About the most seconds that positions whose work differs turn by turn wait for each other.
 
     Whole turns of the slowest at each, against all turns of the slowest position: which of them a step takes depends on
     how far positions run ahead of each other, about one microbatch from each to the next. Beside it what a turn that

@@ -164,7 +164,8 @@ class EagerRun:
                 handed.require_all_used()
 
     def _loss(self, batch: Batch) -> torch.Tensor:
-        given = {name: tensor.to(self.device) for name, tensor in batch.items()}
+        # A copy: where forward writes into its inputs, the next step has those of a loader again.
+        given = {name: tensor.to(self.device, copy=True) for name, tensor in batch.items()}
         enabled = self.settings.precision == "bfloat16-autocast"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
             if self._loss_fn is not None:

@@ -246,7 +246,7 @@ class _GatherBounds:
 
     def _over(self, outline: Outline, places: PositionClasses, rows: int) -> tuple[float, float, float]:
         """Seconds shown forward, backward, and by scatters; of each block at the place where it shows least."""
-        # A replica without rows gathers nothing; of equal shares the others then have one row each.
+        # A replica without rows repeats one, which shows no less; of equal shares the others then have one row each.
         most, fewest = -(-rows // outline.replicas), max(1, rows // outline.replicas)
         if outline.shares:
             each = replica_rows(rows, outline.shares, outline.replicas)

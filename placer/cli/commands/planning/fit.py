@@ -38,7 +38,11 @@ Grow = Annotated[
     typer.Option(help="What grows: rows computed at once, tokens of a row, or layers; the rest stays."),
 ]
 Step = Annotated[
-    int | None, typer.Option(min=1, help="Sizes are multiples of this; default: the devices, 128 tokens, or one layer.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Sizes are multiples of this; default: the devices (and pinned microbatches), 128 tokens, a layer.",
+    ),
 ]
 Most = Annotated[int | None, typer.Option(min=1, help="No size beyond this is tried.")]
 MOST_SIZES = {"batch": 2**20, "length": 2**22, "depth": MOST_BUILT}
@@ -113,11 +117,7 @@ def run(
     growing = Growing(asked=asked, model=model, loss=loss, opaque=opaque or ())
     attempt: Callable[[int], Plan | str] = lambda size: fitted(growing.sized(grow, size), strategy)  # noqa: E731
     step = _step(step, grow, asked)
-    first = _first(step, grow, asked)
-    if most is not None and most < first * step:
-        raise UsageError(
-            f"--most {most} is below the first {grow} to be tried, {first * step}; give more, or less --step"
-        )
+    first = _first(step, most, grow, asked)
     with progress_line():
         fit = largest(attempt, step=step, most=most or max(MOST_SIZES[grow], first * step), first=first)
     if not fit.size:
@@ -132,16 +132,22 @@ def _step(given: int | None, grow: str, asked: Problem) -> int:
         return {"batch": lcm(asked.cluster.size, pinned), "length": 128}.get(grow, 1)
     if grow == "batch" and given % pinned:
         raise UsageError(
-            f"--step {given} was asked for with --pin microbatches={pinned}, which are alike in multiples of {pinned} "
-            f"rows only; give such a step, as {lcm(given, pinned)}"
+            f"--step {given} was asked for with --pin microbatches={pinned}, into which not every number of rows can "
+            f"be divided; give a multiple of {pinned}, as {lcm(given, pinned)}"
         )
     return given
 
 
-def _first(step: int, grow: str, asked: Problem) -> int:
-    """How many steps the smallest size has: in a batch each pinned replica has a row of each microbatch."""
+def _first(step: int, most: int | None, grow: str, asked: Problem) -> int:
+    """How many steps the smallest size has: in a batch each pinned replica has a row of each microbatch. Raises
+    UsageError where that is beyond the largest asked for."""
     rows = (asked.pins.data or 1) * (asked.pins.microbatches or 1)
-    return -(-rows // step) if grow == "batch" else 1
+    first = -(-rows // step) if grow == "batch" else 1
+    if most is not None and most < first * step:
+        raise UsageError(
+            f"--most {most} is below the first {grow} to be tried, {first * step}; give more, or less --step"
+        )
+    return first
 
 
 def _pins(grow: str, pins: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -57,20 +57,22 @@ def run(
     write_text(output, exported.text)
     if str(output) != "-":
         document: Document = {**_document(plan, told, reasons, output, to), "dropped_pins": list(dropped)}
-        lost = f"pins of the plan that were not kept, for which nothing was found: {', '.join(dropped)}"
+        lost = f"pins of the plan that were not kept, as nothing was found under them: {', '.join(dropped)}"
         notes = (*exported.notes, lost) if dropped else exported.notes
         print_result(_view(plan, told, reasons, notes, output), document, json)
 
 
 def _nearest(plan: Plan, to: FrameworkName) -> tuple[Plan, tuple[str, ...]]:
-    """The nearest plan, under the pins that the plan was asked for with where there is one; and those not kept."""
-    free = problem_again(plan)
-    try:
-        return solve(replace(free, pins=parse_pins(plan.asked.pins, plan.graph)), framework=to), ()
-    except (InfeasibleError, UsageError):
-        if not plan.asked.pins:
-            raise
-        return solve(free, framework=to), plan.asked.pins
+    """The nearest plan under the pins that the plan was asked with, all but one or none of them; and those not kept."""
+    free, pins = problem_again(plan), plan.asked.pins
+    for dropped in dict.fromkeys(((), *((pin,) for pin in pins), pins)):
+        kept = tuple(pin for pin in pins if pin not in dropped)
+        try:
+            return solve(replace(free, pins=parse_pins(kept, plan.graph)), framework=to), dropped
+        except (InfeasibleError, UsageError):
+            if dropped == pins:
+                raise
+    raise AssertionError("the last of them is without pins")
 
 
 def _view(plan: Plan, told: Plan, reasons: tuple[str, ...], notes: tuple[str, ...], output: Path) -> RenderableType:
