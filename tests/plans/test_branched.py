@@ -172,8 +172,7 @@ def test_what_skips_stages_waits_for_ways_too(data: st.DataObject) -> None:
 @settings(max_examples=25)
 @given(st.data())
 def test_turns_that_differ_wait_for_each_other_in_the_estimate(data: st.DataObject) -> None:
-    """Positions whose stages are longer in one turn and shorter in another, as recomputation makes them; of 4,000 drawn
-    so the worst come out 2.8% too fast and 13% too slow."""
+    """Positions whose stages are longer in one turn and shorter in another, as recomputation makes them."""
     positions, turns = data.draw(st.sampled_from([(2, 2), (3, 2), (4, 2), (4, 3), (8, 3)]))
     flops = data.draw(st.lists(st.sampled_from([4, 5, 6, 8]), min_size=positions * turns, max_size=positions * turns))
     specs = [BlockSpec(flops=size * 10**7, output=10) for size in flops]
@@ -182,7 +181,7 @@ def test_turns_that_differ_wait_for_each_other_in_the_estimate(data: st.DataObje
         microbatches=data.draw(st.sampled_from([2, 4, 6])) * positions,
     )  # fmt: skip
     estimated, simulated = placer.estimate(plan).step_seconds, placer.simulate(plan).ledger.step_seconds
-    assert 0.97 * simulated <= estimated <= 1.14 * simulated
+    assert 0.98 * simulated <= estimated <= 1.12 * simulated
 
 
 @pytest.mark.parametrize(
