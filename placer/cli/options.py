@@ -16,13 +16,15 @@ from rich.console import RenderableType
 from placer import legality
 from placer.cluster.cluster import Cluster
 from placer.costs.step_estimate import estimate
-from placer.errors import UsageError
+from placer.errors import UsageError, require_extra
 from placer.io.bounds import MOST
-from placer.io.files import read_text
+from placer.io.files import read_text, require_writable
 from placer.plans.plan import Plan, is_edited
 from placer.plans.provenance import import_model, require_fresh
 from placer.report.documents import Document
 from placer.report.printing import show
+
+PICTURES = (".svg", ".png", ".pdf")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document whose keys carry units.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json made by `placer plan`.")]
@@ -150,3 +152,11 @@ def _predicted_anew(plan: Plan, path: Path, illegal: bool) -> Plan:
     if ledger is not None and not ledger.step_seconds <= MOST:
         raise UsageError(f"{path} was changed: its step would take {ledger.step_seconds:.3g} s; correct its numbers")
     return replace(plan, ledger=ledger, bound=None, alternatives=())
+
+
+def require_picture(path: Path) -> None:
+    """Raise UsageError where `--plot` names no picture that can be drawn and written."""
+    require_extra("plot", "matplotlib")
+    if path.suffix.lower() not in PICTURES:
+        raise UsageError(f"--plot {path} is no {', '.join(PICTURES)} file; give it such a name")
+    require_writable(path)

@@ -29,7 +29,7 @@ HEAVY = {
     "deap": ("placer.strategies.genetic.selection", "placer.strategies.placement.orders.genetic"),
     "pyarrow": ("placer.runtime.data.shards.formats.parquet",),
     "mpi4py": ("placer.runtime.distributed.mpi",),
-    "matplotlib": ("placer.report.sweep_plot",),
+    "matplotlib": ("placer.report.sweep_plot", "placer.report.strategies.plot"),
     "gymnasium": (
         "placer.strategies.policy.environment", "placer.strategies.policy.orders.environment",
         "placer.strategies.policy.ppo",

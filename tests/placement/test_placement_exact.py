@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from ortools.sat.python import cp_model
 
 from placement_cases import optimum, problems, small_enough
 from placer.errors import InfeasibleError, UsageError
@@ -18,7 +19,9 @@ from placer.placement.formats import PlaceRequest, read_problem
 from placer.placement.legality import Form
 from placer.placement.problem import PlacementNode, PlacementProblem
 from placer.placement.solvers import place
+from placer.strategies.placement import ilp
 from placer.strategies.placement.benchmarks import dnn_row
+from placer.strategies.placement.throughput import free_form
 
 TIGHT = 1e-9
 # The integer programs count in whole units of about 1e-9 of the largest load.
@@ -188,3 +191,20 @@ def test_all_on_one_device_is_found_where_one_more_unit_is_lost_in_the_sum() -> 
 def test_times_that_a_sum_or_a_ratio_takes_out_of_the_range_of_numbers_are_refused(time: float) -> None:
     with pytest.raises(UsageError, match="state them in a unit"):
         alone((time, time, time), 2)
+
+
+def test_all_programs_together_are_given_the_seconds_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each crowd of a graph was given 5 s of its own, whatever was asked for."""
+    given_seconds: list[float] = []
+
+    def solver(effort: float, seconds: float | None) -> cp_model.CpSolver:
+        assert seconds is not None
+        given_seconds.append(seconds)
+        return ilp.solver_of(effort, seconds)
+
+    monkeypatch.setattr(free_form, "solver_of", solver)
+    nodes = tuple(PlacementNode(name=str(n), accelerator=1.0 + n % 3, host=9.0, send=0.5) for n in range(12))
+    edges = tuple((a, b) for a in range(6) for b in range(6, 12) if (a + b) % 2)
+    problem = PlacementProblem(nodes=nodes, edges=edges, accelerators=3, cpus=0, memory=math.inf)
+    place(problem, PlaceRequest(free_form=True, seconds=3.0))
+    assert given_seconds and sum(given_seconds) <= 1.5

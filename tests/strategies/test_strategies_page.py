@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from placer.report.strategies.measured import MeasuredPlan, beside_fastest
 from placer.report.strategies.page import strategies_page
-from placer.search.comparison import Outcome
+from placer.report.strategies.table import strategies_markdown
+from placer.search.comparison import Outcome, kept_outcomes
 from placer.search.standings import proven_seconds, standings, time_within
 
 pytest.importorskip("bokeh")
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 EVIL = '</script><script>window.hit=1</script><img src=x onerror="window.hit=2">'
 
@@ -80,3 +85,20 @@ def test_measured_plans_stand_beside_their_prediction_and_the_best_predicted_one
     assert (chosen.value, chosen.low, chosen.high) == (1.0, 1.0, 1.0)
     assert slower.value == pytest.approx(1.05 / 2.1)
     assert other.off.low < 1.05 / 3.0 < other.off.high
+
+
+def test_the_picture_names_every_strategy_and_is_the_same_again() -> None:
+    pytest.importorskip("matplotlib")
+    from placer.report.strategies.plot import strategies_plot  # an extra
+
+    drawn = strategies_plot(MADE, "svg")
+    assert drawn == strategies_plot(MADE, "svg")
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert all(f"<!-- {name} -->".encode() in drawn for name in ("slow", "quick", "narrow"))
+
+
+def test_the_tables_of_the_readmes_are_what_the_kept_outcomes_give() -> None:
+    kept = strategies_markdown(kept_outcomes(CHECKOUT / "examples/measured/results/strategies.jsonl")).splitlines()
+    for readme, least in (("README.md", 6), ("examples/measured/README.md", 18)):
+        rows = [line for line in (CHECKOUT / readme).read_text().splitlines() if " of 72 |" in line]
+        assert len(rows) >= least and set(rows) <= set(kept)

@@ -1,1 +1,1 @@
-"""Strategies side by side: `table`, `page` (HTML), and `measured` seconds of their plans."""
+"""Strategies side by side: `table`, `page` (HTML), `plot` (a picture), and `measured` seconds of their plans."""

@@ -28,10 +28,10 @@ from bokeh.resources import INLINE
 from bokeh.transform import dodge
 
 from placer.report.printing import share_text
+from placer.report.strategies.curves import by_strategy, median_gap, times
 from placer.search.comparison import Outcome
 from placer.search.standings import best_seconds, gaps_to, standings
 
-POINTS = 60
 # Gaps are drawn on a logarithmic axis from here on.
 LEAST = 1e-4
 COLUMNS = (
@@ -62,36 +62,19 @@ def _curves(outcomes: Sequence[Outcome]) -> UIElement:
     """Median of best so far over best known; cases without a plan yet count as infinitely far."""
 
     best = best_seconds(outcomes)
-    times = _times(outcomes)
+    after_seconds = times(outcomes)
     plot = figure(
         title="best so far: median over problems of its step time over the best known (gap, log)", height=420,
         x_axis_type="log", y_axis_type="log", x_axis_label="seconds of search", y_axis_label="gap to the best known",
         sizing_mode="stretch_width", tooltips=[("strategy", "$name"), ("seconds", "@x"), ("gap", "@told")],
     )  # fmt: skip
-    for number, (name, own) in enumerate(_by_strategy(outcomes, best).items()):
-        gaps = [_median_gap(own, best, after) for after in times]
-        data = {"x": times, "y": [max(gap, LEAST) for gap in gaps], "told": [f"{gap:.2%}" for gap in gaps]}
+    for number, (name, own) in enumerate(by_strategy(outcomes, best).items()):
+        gaps = [median_gap(own, best, after) for after in after_seconds]
+        data = {"x": after_seconds, "y": [max(gap, LEAST) for gap in gaps], "told": [f"{gap:.2%}" for gap in gaps]}
         plot.line("x", "y", source=data, name=name, legend_label=name, color=_color(number), line_width=2)
     plot.legend.click_policy = "hide"
     plot.add_layout(plot.legend[0], "right")
     return plot
-
-
-def _times(outcomes: Sequence[Outcome]) -> list[float]:
-    """From the first plan to the last, evenly in their logarithm."""
-    every = [max(after, 1e-3) for one in outcomes for after, _ in one.curve] or [1e-3]
-    low, high = min(every), max(every)
-    return [low * (high / low) ** (step / (POINTS - 1)) for step in range(POINTS)]
-
-
-def _median_gap(own: Sequence[Outcome], best: dict[str, float], after: float) -> float:
-    """The median gap at some time; not a number where half of the searches have no plan yet."""
-    found = []
-    for one in own:
-        known = [seconds for when, seconds in one.curve if when <= after]
-        found.append(min(known) / best[one.case] - 1 if known else float("inf"))
-    middle = median(found)
-    return middle if middle < float("inf") else nan
 
 
 def _gaps(outcomes: Sequence[Outcome]) -> UIElement:
@@ -146,12 +129,6 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _by_strategy(outcomes: Sequence[Outcome], best: dict[str, float]) -> dict[str, list[Outcome]]:
-    """The searches of each strategy, of problems that somebody has a plan of, in the order of the standings."""
-    names = [own.strategy for own in standings(outcomes)]
-    return {name: [one for one in outcomes if one.strategy == name and one.case in best] for name in names}
 
 
 def _color(number: int) -> str:

@@ -75,7 +75,7 @@ def free_form(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     if given.accelerators + given.cpus == 2 and given.accelerators:
         bound, best = _two_devices(problem, folded, given, bound, best)
     if not best.proved(bound, CLOSE) and best.placement is not None:
-        bound = max(bound, min(best.value, _crowd_bound(folded, given, best.value)))
+        bound = max(bound, min(best.value, _crowd_bound(folded, given, best.value, limits.after(started).seconds)))
     if not best.proved(bound, CLOSE):
         hint = None if best.placement is None else class_devices(problem, folded, best.placement)
         left = limits.after(started)
@@ -160,22 +160,25 @@ def _hosted(folded: Folded, devices: DeviceCounts, members: Sequence[int], upper
     return taken
 
 
-def _crowd_bound(folded: Folded, devices: DeviceCounts, upper: float) -> float:
-    """The best bound of the few heaviest crowds, for every placement below `upper`; 0 where there is none."""
+def _crowd_bound(folded: Folded, devices: DeviceCounts, upper: float, seconds: float | None) -> float:
+    """The best bound of the few heaviest crowds, for every placement below `upper`; 0 where there is none. All of them
+    together end within half of the seconds."""
     tried: dict[int, _Crowd] = {}
     for crowd in _crowds(folded, devices, upper):
         tried.setdefault(crowd.least, crowd)
-    return max((_least_load(folded, crowd, upper) for crowd in list(tried.values())[:CROWDS]), default=0.0)
+    heaviest = list(tried.values())[:CROWDS]
+    each = None if seconds is None else seconds / 2 / max(1, len(heaviest))
+    return max((_least_load(folded, crowd, upper, each) for crowd in heaviest), default=0.0)
 
 
-def _least_load(folded: Folded, crowd: _Crowd, upper: float) -> float:
+def _least_load(folded: Folded, crowd: _Crowd, upper: float, seconds: float | None) -> float:
     """min { load(S) : S holds at least `crowd.least` of `crowd.members` }, rounded down."""
     model = cp_model.CpModel()
     inside = [model.new_bool_var("") for _ in range(folded.count)]
     at = Assignment(model=model, folded=folded, scale=scale_of(folded, upper), x=[inside])
     model.add(sum(inside[index] for index in crowd.members) >= crowd.least)
     model.minimize(at.load(inside))
-    solver = solver_of(CROWD_EFFORT, None)
+    solver = solver_of(CROWD_EFFORT, seconds)
     solver.solve(model)
     return max(0.0, solver.best_objective_bound) / at.scale
 

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from placer.cli.options import Json, print_result
+from placer.cli.options import Json, print_result, require_picture
 from placer.cluster.cluster import Cluster
 from placer.errors import UsageError, require_extra
-from placer.io.files import require_writable, write_text
+from placer.io.files import require_writable, write_bytes, write_text
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.report.strategies.measured import MeasuredPlan, measured_document, measured_view
@@ -56,6 +56,9 @@ def strategies(
     as_csv: Annotated[Path | None, typer.Option("--csv", help="Write all outcomes.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with plots that needs no network.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw how near they come, and how soon: .svg, .png or .pdf.")
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Run the plans on this machine in turns; clusters: local, localx2, ...")
     ] = False,
@@ -67,6 +70,8 @@ def strategies(
     names = _known(only)
     budgets = [budget_of(own) for own in (QUICK_BUDGETS if quick else budget or ("1000", "30s"))]
     _require_places(as_csv, markdown, html)
+    if plot is not None:
+        require_picture(plot)
     asked = read_suite(str(suite)) if suite is not None else _suite(models or [], cluster or ["h100x8"])
     drawn = generated if generated is not None else 24 * (suite is None and not file)
     count = QUICK_PROBLEMS if quick else drawn
@@ -82,6 +87,10 @@ def strategies(
     for path, made in ((as_csv, strategies_csv), (markdown, strategies_markdown), (html, _page)):
         if path is not None:
             write_text(path, made(outcomes))
+    if plot is not None:
+        from placer.report.strategies.plot import strategies_plot  # an extra
+
+        write_bytes(plot, strategies_plot(outcomes, plot.suffix.lower()[1:]))
     print_result(strategies_view(outcomes), strategies_document(outcomes), json)
 
 

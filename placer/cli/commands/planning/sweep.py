@@ -13,15 +13,13 @@ from typing import Annotated
 import typer
 
 from placer.api import problem, solve
-from placer.cli.options import Json, print_result
-from placer.errors import UsageError, require_extra
+from placer.cli.options import Json, print_result, require_picture
+from placer.errors import UsageError
 from placer.io.files import require_writable, write_bytes, write_text
 from placer.plans.settings import Precision, RunSettings
 from placer.report.sweep import sweep_csv, sweep_document, sweep_view
 from placer.search.problem import Problem
 from placer.search.sweep import Cell, Predicted, Sweep, predicted, read_published, read_sweep
-
-PICTURES = (".svg", ".png", ".pdf")
 
 
 def run(
@@ -36,12 +34,9 @@ def run(
 ) -> None:
     """Read, predict, print."""
     if plot is not None:
-        require_extra("plot", "matplotlib")
-        if plot.suffix.lower() not in PICTURES:
-            raise UsageError(f"--plot {plot} is no {', '.join(PICTURES)} file; give it such a name")
-    for place in (output, plot):
-        if place is not None:
-            require_writable(place)
+        require_picture(plot)
+    if output is not None:
+        require_writable(output)
     sweep = _chosen(read_sweep(file), only)
     found, left = _predicted(sweep, published or ())
     if output is not None:
