@@ -55,7 +55,7 @@ class CheckpointWriter(FileSystemWriter):
         self._metadata = metadata
 
     def write(self) -> Written:
-        """Write this rank's part. Raises OSError."""
+        """Write this rank's part. Raises what a piece could not be written for: OSError, or what ended the rank."""
         assert self._asked is not None
         try:
             results = super().write_data(*self._asked).wait()
@@ -78,11 +78,12 @@ class CheckpointWriter(FileSystemWriter):
 
 
 class _Pieces(FileSystem):
-    """Files that are written in pieces. failed: what the disk said where one could not be."""
+    """Files that are written in pieces. failed: what was raised where one could not be: by the disk, by `tick`, or by
+    the handler of a signal that came meanwhile."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
-        self.failed: OSError | None = None
+        self.failed: BaseException | None = None
         self._written: dict[str, Summed] = {}
 
     def sums(self) -> dict[str, Checksums]:
@@ -105,7 +106,7 @@ class _Pieces(FileSystem):
         with _File(io.FileIO(path, "wb"), self._tick, summed, self._fail) as file:
             yield file
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.failed = self.failed or error
 
 
@@ -113,16 +114,16 @@ class _File(io.BufferedWriter):
     """A file whose pieces are on disk before more is taken."""
 
     def __init__(
-        self, raw: io.FileIO, tick: Callable[[], None], summed: Summed, fail: Callable[[OSError], None]
+        self, raw: io.FileIO, tick: Callable[[], None], summed: Summed, fail: Callable[[BaseException], None]
     ) -> None:
         super().__init__(raw)
         self._tick, self._pending, self._summed, self._fail = tick, 0, summed, fail
 
     def write(self, data: object) -> int:
-        """Write all of `data`. Raises OSError, which callers in C++ lose."""
+        """Write all of `data`. What it raises callers in C++ lose."""
         try:
             return self._write(data)
-        except OSError as error:
+        except BaseException as error:
             self._fail(error)
             raise
 

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from placer.errors import ExecutionError
 from placer.runtime.checkpoint.writer import PIECE_BYTES, CheckpointWriter
+from placer.runtime.distributed.faults import Terminated
 from placer.runtime.distributed.progress import Turns
 from placer.runtime.distributed.world import World
 
@@ -108,3 +111,22 @@ def test_a_file_is_on_disk_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mo
         assert file.write(data) == len(data)
     assert path.read_bytes() == data
     assert synced == [PIECE_BYTES, 2 * PIECE_BYTES] and len(ticks) == 3
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize(
+    "ended", [Terminated(), KeyboardInterrupt(), dist.DistError("store")], ids=["SIGTERM", "SIGINT", "peer"]
+)
+def test_what_ends_a_rank_within_a_piece_is_raised_as_it_is(tmp_path: Path, ended: BaseException) -> None:
+    """By the handler of a signal, or as it tells its progress; torch's archive says "unexpected pos 704 vs 598"."""
+    ticks: list[int] = []
+
+    def tick() -> None:
+        ticks.append(1)
+        if len(ticks) > 3:  # within a tensor
+            raise ended
+
+    writer = CheckpointWriter(tmp_path, tick)
+    save({"weight": torch.zeros(1000)}, storage_writer=writer, no_dist=True)
+    with pytest.raises(type(ended)):
+        writer.write()
