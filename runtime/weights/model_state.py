@@ -19,6 +19,7 @@ from placer.runtime.distributed.tensors import Packed, all_rows, on_host, packed
 from placer.runtime.spmd import Pieces
 from placer.runtime.stages.block_code import CutModel, attribute
 from placer.runtime.stages.stage import StageModule
+from placer.runtime.weights.given_state import Shape, listed, require_fitting, shapes_of
 from placer.runtime.weights.same_numbers import same_numbers
 
 
@@ -27,16 +28,16 @@ class ModelState:
     """The named tensors of this rank: those of its `stages`, and `rest`, which no stage reads.
 
     aliases: for each kept name the other names the model has for the same tensor. persistent: what torch's state_dict
-    holds; written: buffers that it leaves out, and steps write, so that later steps depend on them. first_rank: the
-    first rank of this rank's replicas, whose buffers count; group: these replicas, None for one; unlike: whether some
-    of them are on GPUs and others on CPUs. pieces: what this rank holds of each. States are given whole: all ranks of a
-    replica put their pieces together.
+    holds, with its shapes; written: buffers that it leaves out, and steps write, so that later steps depend on them.
+    first_rank: the first rank of this rank's replicas, whose buffers count; group: these replicas, None for one;
+    unlike: whether some of them are on GPUs and others on CPUs. pieces: what this rank holds of each. States are given
+    whole: all ranks of a replica put their pieces together.
     """
 
     stages: Mapping[int, StageModule]
     rest: Mapping[str, torch.Tensor]
     aliases: Mapping[str, tuple[str, ...]]
-    persistent: frozenset[str]
+    persistent: Mapping[str, Shape]
     written: frozenset[str]
     first_rank: int
     group: dist.ProcessGroup | None
@@ -78,13 +79,13 @@ class ModelState:
         return self._gathered(found, rank0_only=True)
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take every tensor this rank holds from `state`."""
+        """Take every tensor this rank holds from `state`. Raises UsageError before anything is taken."""
+        require_fitting(state, self.persistent)
         wanted = {name: tensor for name, tensor in self.local().items() if name in self.persistent}
         missing = [name for name in wanted if self._find(state, name) is None]
         if missing:
             raise UsageError(
-                f"the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}; "
-                "give the state of the same model, by its own parameter names"
+                f"the state lacks {listed(missing)}; give the state of the same model, by its own parameter names"
             )
         self._require_one_value(state)
         held: list[Mapping[str, torch.Tensor]] = [self.rest]
@@ -151,10 +152,11 @@ def model_state(
     """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
     model = cut.model
     rest = {name: read(name) for name in _unread(model, cut)} if rank == 0 else {}
-    persistent = frozenset(model.state_dict(keep_vars=True))
+    persistent = shapes_of(model.state_dict(keep_vars=True))
     return ModelState(
-        stages=stages, rest=rest, aliases=_aliases(model), persistent=persistent, written=cut.written - persistent,
-        first_rank=first_rank, group=group, unlike=unlike, pieces=pieces,
+        stages=stages, rest=rest, aliases=_aliases(model), persistent=persistent,
+        written=frozenset(cut.written - persistent.keys()), first_rank=first_rank, group=group, unlike=unlike,
+        pieces=pieces,
     )  # fmt: skip
 
 

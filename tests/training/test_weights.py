@@ -229,7 +229,7 @@ def test_a_state_with_unlike_values_for_one_tensor_is_refused() -> None:
     names = ("emb.weight", "head.weight")
     held = ModelState(
         stages={}, rest={names[0]: torch.zeros(3)}, aliases={names[0]: names[1:], names[1]: names[:1]},
-        persistent=frozenset(names), written=frozenset(), first_rank=0, group=None, unlike=False,
+        persistent=dict.fromkeys(names, (3,)), written=frozenset(), first_rank=0, group=None, unlike=False,
         pieces=Pieces({}, cast(Axis, None)),
     )  # fmt: skip
     held.load(dict.fromkeys(names, torch.ones(3)))
