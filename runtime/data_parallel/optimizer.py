@@ -8,8 +8,9 @@ Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the wh
 
 from __future__ import annotations
 
-import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import overload
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
+from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory, made_of
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.tensors import SIXTEEN_BITS, has_gaps, local_part, summed_in
 
@@ -84,7 +85,7 @@ class Updater:
         self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in SIXTEEN_BITS}
         #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
-        self.optimizer = _steps_alone(make(GivenParameters(self.updated))) if self.updated else None
+        self.optimizer = made_of(GivenParameters(self.updated), make) if self.updated else None
         self._one_rate = False
 
     @property
@@ -141,8 +142,10 @@ class Updater:
                 kept.copy_(local_part(self.own[name].detach()))
 
     def set_learning_rate(self, rate: float) -> None:
-        """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, where groups of
-        parameters have rates of their own."""
+        """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, for what is no rate
+        and where groups of parameters have rates of their own."""
+        if not isinstance(rate, Real | torch.Tensor) or not math.isfinite(rate) or rate < 0:
+            raise UsageError(f"the learning rate is {rate!r}; give a finite number, 0 or more")
         rates = set() if self._one_rate else self._rates_of_all()
         self._one_rate = len(rates) <= 1
         if not self._one_rate:
@@ -264,14 +267,3 @@ def _scaled(gradients: Iterable[torch.Tensor], scale: float | torch.Tensor) -> N
             torch._foreach_mul_(own, scale.to(dtype))
         elif scale != 1.0:
             torch._foreach_mul_(own, scale)
-
-
-def _steps_alone(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer. Raises UsageError for one whose step computes the loss again (LBFGS)."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        raise UsageError(
-            f"{type(optimizer).__name__} wants to compute the loss again inside its step, which a run does not: a step "
-            "is one forward and one backward; give an optimizer whose step needs no closure"
-        )
-    return optimizer

@@ -4,7 +4,8 @@ everywhere."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -99,21 +100,16 @@ class Executor:
     def step(self, batch: Batch) -> float:
         """Train one step on the global batch (the same on every rank); its loss.
 
-        Raises UsageError for a wrong batch, at the first step also where ranks were given unlike ones, and for every
-        step after one that failed on its way.
+        Raises UsageError for a wrong batch, at the first step also where ranks were given unlike ones, and, as all that
+        ranks do together, after a step or an evaluation that failed on its way.
         """
-        if self._broken:
-            raise UsageError(
-                "an earlier step of this executor failed on its way: its ranks hold parts of that step; load the plan "
-                "anew in new processes, from the last checkpoint"
-            )
+        self._require_together()
         if not self.timings:
             require_same_batch(batch, [entry.name for entry in self.plan.graph.inputs])
         began = time.perf_counter()
         feeds = self._feeds(batch, training=True)
-        self._broken = True
-        loss = float(self.train(feeds))
-        self._broken = False
+        with self._all_of_it():
+            loss = float(self.train(feeds))
         self.timings.append(time.perf_counter() - began)
         return loss
 
@@ -137,10 +133,12 @@ class Executor:
         """
         require_evaluable(self.plan)
         self.consolidate()
-        self.state.share_buffers()
-        loss = float(self.interpreter.evaluate(self._feeds(batch, training=False)))
-        for replica in self.replicas.values():
-            replica.reshard()
+        feeds = self._feeds(batch, training=False)
+        with self._all_of_it():
+            self.state.share_buffers()
+            loss = float(self.interpreter.evaluate(feeds))
+            for replica in self.replicas.values():
+                replica.reshard()
         return loss
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -161,19 +159,20 @@ class Executor:
         return self.state.full(rank0_only=rank0_only)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing
-        names."""
+        """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing and
+        unknown names and for other shapes, before anything is taken."""
         self.consolidate()
         self.state.load(state)
         self.updater.refresh_masters()
 
     def set_learning_rate(self, rate: float) -> None:
-        """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, where groups of
-        parameters have rates of their own."""
+        """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, for what is no rate
+        and where groups of parameters have rates of their own."""
         self.updater.set_learning_rate(rate)
 
     def consolidate(self) -> None:
         """Bring replicas that are not held together by every step to the same state; all ranks call it."""
+        self._require_together()
         if self.relaxed is not None:
             self.relaxed.consolidate()
 
@@ -195,6 +194,20 @@ class Executor:
             self.updater.step(clip_scale(norm, limit))
         else:
             self.updater.step(clip_scale(0.0 if norm is None else float(norm), limit))
+
+    @contextmanager
+    def _all_of_it(self) -> Iterator[None]:
+        """Around what ranks do together: where it fails on its way, some wait for messages that never come."""
+        self._broken = True
+        yield
+        self._broken = False
+
+    def _require_together(self) -> None:
+        if self._broken:
+            raise UsageError(
+                "an earlier step or evaluation of this executor failed on its way: its ranks hold parts of it; load "
+                "the plan anew in new processes, from the last checkpoint"
+            )
 
     def _feeds(self, batch: Batch, *, training: bool) -> tuple[Microbatch, ...]:
         step = self.steps if self.draws else None

@@ -17,7 +17,7 @@ from placer.plans.provenance import import_model
 from placer.program.lowering import lower
 from placer.program.ranks import connected_with, position_of_rank
 from placer.runtime.data_parallel.elementwise import require_elementwise
-from placer.runtime.data_parallel.given_parameters import OptimizerFactory
+from placer.runtime.data_parallel.given_parameters import OptimizerFactory, require_maker
 from placer.runtime.data_parallel.gradients import Gradients
 from placer.runtime.data_parallel.optimizer import rank_updater
 from placer.runtime.data_parallel.relaxed_sync import (
@@ -79,6 +79,7 @@ def load(
     require_replicas(plan, synchrony)
     require_compilable(plan, compile)
     if optimizer is not None:
+        require_maker(optimizer)
         require_elementwise(plan, optimizer)
     timeout_seconds, met = patience(timeout_seconds, compile), dist.is_initialized()
     rank = join(plan, timeout_seconds)

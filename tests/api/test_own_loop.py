@@ -1,0 +1,120 @@
+"""What a training loop of one's own may give an executor, and what is refused before anything is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from examples.parity.cases import Case, plan_of
+from placer import tracer
+from placer.errors import UsageError
+from placer.plans.plan import Plan
+from placer.runtime import Executor, load
+from placer.runtime.data_parallel.given_parameters import OptimizerFactory
+
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Plan:
+    return plan_of(Case(model="examples.models:tiny_gpt2", precision="float32", microbatches=(8,)))
+
+
+@pytest.fixture(scope="module")
+def running(gpt2: Plan) -> Executor:
+    return load(gpt2)
+
+
+def named(state: State) -> str:
+    """The name of some matrix of a state."""
+    return next(name for name, tensor in state.items() if tensor.dim() == 2)
+
+
+WRONG: dict[str, tuple[Callable[[State], object], str]] = {
+    "a row for a matrix": (lambda s: {**s, named(s): s[named(s)][:1]}, r"has shape \(1, \d+\), the model's has"),
+    "a number for a matrix": (lambda s: {**s, named(s): torch.zeros(())}, r"has shape \(\), the model's has"),
+    "too large": (lambda s: {**s, named(s): s[named(s)].repeat(2, 1)}, r"has shape .*, the model's has"),
+    "another model's": (lambda s: {**s, "more.weight": torch.zeros(2)}, "has more.weight, which the model has not"),
+    "arrays": (lambda s: {name: tensor.numpy() for name, tensor in s.items()}, "is a ndarray; give tensors"),
+    "no dict": (lambda _: nn.Linear(2, 2), "the state is a Linear; give a dict of tensors"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_state_of_another_model_is_refused_before_anything_is_taken(running: Executor, case: str) -> None:
+    before = running.full_state_dict()
+    spoil, message = WRONG[case]
+    with pytest.raises(UsageError, match=message):
+        running.load_state_dict(spoil({name: tensor + 1 for name, tensor in before.items()}))  # type: ignore[arg-type]
+    after = running.full_state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_state_may_be_of_another_type_and_name_tied_weights_twice(running: Executor) -> None:
+    state = {name: (tensor + 1).double() for name, tensor in running.full_state_dict().items()}
+    running.load_state_dict(state)
+    assert all(torch.equal(one.double(), state[name]) for name, one in running.full_state_dict().items())
+
+
+OPTIMIZERS: dict[str, tuple[object, str]] = {
+    "an optimizer": (torch.optim.SGD(nn.Linear(2, 2).parameters()), "the optimizer is a SGD; give a function"),
+    "none": (lambda _: None, "the optimizer's function gives a NoneType"),
+    "of another model": (
+        lambda _: torch.optim.SGD(nn.Linear(2, 3).parameters()),
+        r"holds 2 tensors, the first of shape \(3, 2\), that are none of those its function was given",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_an_optimizer_that_would_move_nothing_is_refused(gpt2: Plan, case: str) -> None:
+    make, message = OPTIMIZERS[case]
+    with pytest.raises(UsageError, match=message):
+        load(gpt2, optimizer=make)  # type: ignore[arg-type]
+
+
+def test_an_optimizer_of_some_parameters_leaves_the_others(gpt2: Plan) -> None:
+    make: OptimizerFactory = lambda given: torch.optim.SGD(list(given)[:1], lr=1.0)  # noqa: E731
+    executor = load(gpt2, optimizer=make)
+    before = executor.full_state_dict()
+    executor.step(tracer.random_batch(gpt2.graph, gpt2.rows, 0))
+    moved = [name for name, one in executor.full_state_dict().items() if not torch.equal(one, before[name])]
+    assert moved and len({before[name].data_ptr() for name in moved}) <= len(moved) < len(before)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0, "1e-3", None])
+def test_what_is_no_learning_rate_is_refused(running: Executor, rate: object) -> None:
+    with pytest.raises(UsageError, match=r"the learning rate is .*; give a finite number, 0 or more"):
+        running.set_learning_rate(rate)  # type: ignore[arg-type]
+
+
+TOGETHER: dict[str, Callable[[Executor, Plan], object]] = {
+    "step": lambda one, plan: one.step(tracer.random_batch(plan.graph, plan.rows, 0)),
+    "evaluate": lambda one, plan: one.evaluate(tracer.random_batch(plan.graph, plan.rows, 0)),
+    "full_state_dict": lambda one, _: one.full_state_dict(),
+    "load_state_dict": lambda one, _: one.load_state_dict({}),
+}
+
+
+@pytest.mark.parametrize("failing", ["step", "evaluate"])
+def test_after_what_failed_on_its_way_ranks_do_nothing_together(gpt2: Plan, failing: str) -> None:
+    """Those that failed and those that waited for them would take each other's messages for others."""
+    executor = load(gpt2)
+    batch = tracer.random_batch(gpt2.graph, gpt2.rows, 0)
+    batch["input_ids"] = torch.full_like(batch["input_ids"], 10**6)
+    with pytest.raises(IndexError):
+        executor.step(batch) if failing == "step" else executor.evaluate(batch)
+    for then in TOGETHER.values():
+        with pytest.raises(UsageError, match="an earlier step or evaluation of this executor failed on its way"):
+            then(executor, gpt2)
+
+
+def test_after_a_wrong_batch_steps_go_on(running: Executor, gpt2: Plan) -> None:
+    batch = tracer.random_batch(gpt2.graph, gpt2.rows, 0)
+    for call in (running.step, running.evaluate):
+        with pytest.raises(UsageError, match="the batch lacks"):
+            call({})
+    assert running.evaluate(batch) == pytest.approx(running.step(batch), rel=1e-6)
