@@ -160,7 +160,10 @@ class Executor:
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing and
-        unknown names and for other shapes, before anything is taken."""
+        unknown names and for other shapes, before anything is taken.
+
+        What the optimizer keeps of earlier steps (AdamW's moments) stays as it is.
+        """
         self.consolidate()
         self.state.load(state)
         self.updater.refresh_masters()

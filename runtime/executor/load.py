@@ -72,6 +72,8 @@ def load(
     Raises UsageError without torchrun or with another number of ranks, IllegalPlanError, StalePlanError for another
     model.
     """
+    if not isinstance(plan, Plan):
+        raise UsageError(f"the plan is a {type(plan).__name__}; give a Plan, as Plan.load(path) reads it")
     if model is None:
         import_model(plan)
     if not checked:

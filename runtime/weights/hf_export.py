@@ -80,7 +80,7 @@ def export_weights(
         place: dict[str, str] = {}
         for index, names in enumerate(groups):
             file = ONE_FILE if len(groups) == 1 else f"model-{index + 1:05d}-of-{len(groups):05d}.safetensors"
-            save_file(_read(checkpoint, {name: sizes[name] for name in names}), partial / file, {"format": "pt"})
+            _save(_read(checkpoint, {name: sizes[name] for name in names}), partial / file)
             place |= dict.fromkeys(names, file)
         total = sum(map(_bytes, sizes.values()))
         _describe(partial, model, place, total, several=len(groups) > 1)
@@ -95,6 +95,14 @@ def export_weights(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Exported(folder=str(folder), files=len(groups), tensors=len(sizes), bytes=total)
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write a file with the rights that new ones get: safetensors (0.8) leaves its own to the owner alone."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, {"format": "pt"})
+    path.chmod(mode)
 
 
 def _sizes(checkpoint: CheckpointReader, model: nn.Module) -> dict[str, TensorStorageMetadata]:

@@ -118,3 +118,8 @@ def test_after_a_wrong_batch_steps_go_on(running: Executor, gpt2: Plan) -> None:
         with pytest.raises(UsageError, match="the batch lacks"):
             call({})
     assert running.evaluate(batch) == pytest.approx(running.step(batch), rel=1e-6)
+
+
+def test_a_path_is_no_plan() -> None:
+    with pytest.raises(UsageError, match=r"the plan is a str; give a Plan, as Plan.load\(path\) reads it"):
+        load("plan.json")  # type: ignore[arg-type]

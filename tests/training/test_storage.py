@@ -199,3 +199,8 @@ def test_a_part_of_a_file_is_read_without_the_rest(tmp_path: Path) -> None:
         assert file.read(9) == content[:9]
         with pytest.raises(UsageError, match=f"file has been changed: bytes {BLOCK_BYTES} to {2 * BLOCK_BYTES}"):
             file.verify(BLOCK_BYTES - 1, BLOCK_BYTES + 1)
+
+
+def test_whoever_may_read_the_other_files_may_read_the_weights(trained: Path) -> None:
+    modes = {path.name: path.stat().st_mode for path in (trained / "weights").iterdir()}
+    assert len(modes) > 1 and len(set(modes.values())) == 1, modes
