@@ -6,7 +6,8 @@ dropout's masks are made of. What torch alone can draw gets a generator that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -41,12 +42,21 @@ def seeded(op: torch._ops.OpOverload, number: int, flag: int | None, *given: obj
     flag: the place among `given` of what says that the op trains, which the pass knows.
     """
     told = given if flag is None else (*given[:flag], mode.training, *given[flag + 1 :])
-    if mode.seed is None:
+    with seeding(number, told, mode):
         return plainly(op, told)
-    devices = [one.device for one in told if isinstance(one, torch.Tensor) and one.is_cuda]
+
+
+@contextmanager
+def seeding(number: int | None, given: Iterable[object], mode: PassContext) -> Iterator[None]:
+    """In the body torch's generators, also those of the devices of `given`, are seeded for draw `number` of this step;
+    they are left as they were without a number or where nothing keys draws."""
+    if number is None or mode.seed is None:
+        yield
+        return
+    devices = [one.device for one in given if isinstance(one, torch.Tensor) and one.is_cuda]
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed((mode.seed * 1_000_003 + number) % 2**63)
-        return plainly(op, told)
+        yield
 
 
 def plainly(op: torch._ops.OpOverload, given: tuple[object, ...]) -> object:

@@ -32,6 +32,7 @@ from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.trained_ops import instance_norm, opaque_part, training_flag
 from placer.tracer.export.cleaning import arguments, is_keyed
+from placer.tracer.export.opaque import part_draws
 from placer.tracer.functional.out_of_place import out_of_place, short
 
 aten = torch.ops.aten
@@ -103,7 +104,9 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
         elif node.target is aten.instance_norm.default:
             by_node[node] = Rewrite(function=instance_norm, arguments=tuple(arguments(node).values())[:8])
         elif node.target is torch.ops.placer.opaque.default:
-            by_node[node] = Rewrite(function=opaque_part, arguments=tuple(node.args))
+            number, drawing = len(unkeyed), _drawing_part(node)
+            by_node[node] = Rewrite(function=opaque_part, arguments=(*node.args, number if drawing else None))
+            unkeyed += drawing
         elif writes_buffer(node):
             by_node.update(_kept(node))
         elif _puts_number(node):
@@ -217,6 +220,12 @@ def _seeded(node: fx.Node, number: int) -> Rewrite:
     given = arguments(node)
     flag = training_flag(node, given)
     return Rewrite(function=seeded, arguments=(cast("Argument", node.target), number, flag, *given.values()))
+
+
+def _drawing_part(node: fx.Node) -> tuple[str, ...]:
+    """An opaque part in words, where it draws random numbers; else nothing."""
+    name = str(node.args[2])
+    return (f"{name.partition('#')[0]} (not looked into)",) if part_draws(name) else ()
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
+from placer.runtime.stages.draws import seeding
 from placer.runtime.stages.pass_context import PassContext
 from placer.tracer.export.opaque import part_in_mode
 
@@ -52,8 +53,8 @@ def instance_norm(
 
 
 def opaque_part(
-    inputs: list[torch.Tensor], state: list[torch.Tensor], name: str, *, mode: PassContext
+    inputs: list[torch.Tensor], state: list[torch.Tensor], name: str, number: int | None, *, mode: PassContext
 ) -> list[torch.Tensor]:
-    """An opaque part, whose module trains or evaluates as the pass does."""
-    with part_in_mode(name, mode.training):
+    """An opaque part, whose module trains or evaluates as the pass does; number: that of its draws, if it draws."""
+    with part_in_mode(name, mode.training), seeding(number, inputs, mode):
         return torch.ops.placer.opaque(inputs, state, name)  # type: ignore[no-any-return]  # a list of tensors

@@ -42,3 +42,29 @@ class Routed(nn.Module):
 def routed() -> nn.Module:
     """A model with a router."""
     return Routed()
+
+
+class Noise(nn.Module):
+    """Noise that only torch's generator gives."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + torch.randn_like(x))
+
+
+class Noisy(nn.Module):
+    """Layers around noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.noise, self.last = nn.Linear(WIDTH, WIDTH), Noise(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of what comes out."""
+        y = self.last(self.noise(torch.relu(self.first(x))))
+        loss: torch.Tensor = nn.functional.mse_loss(y, torch.zeros_like(y))
+        return loss
+
+
+def noisy() -> nn.Module:
+    """A model with noise."""
+    return Noisy()

@@ -9,9 +9,14 @@ import pytest
 import torch
 
 import verify_ranks
-from examples.parity.cases import Case, plan_of
+from eager_ranks import drawn_from
+from examples.parity.cases import Case, capture_of, plan_of
 from examples.parity.drawing import DRAWS, factory
+from opaque_models import WIDTH
+from placer.api import plan as planned
 from placer.legality import check
+from placer.plans.plan import Plan
+from placer.plans.settings import RunSettings
 from placer.runtime.stages.draws import draw
 from placer.runtime.stages.dropout import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
@@ -108,3 +113,18 @@ def test_a_draw_depends_on_step_op_and_row_and_on_nothing_else() -> None:
 def test_a_mask_of_what_has_no_rows_is_another_in_each_step() -> None:
     first, second = (context(step, 8).keys_of(False) for step in (0, 1))
     assert not first.equal(second)
+
+
+def test_a_part_that_is_not_looked_into_draws_alike_on_all_devices_and_in_every_run() -> None:
+    def plan(*pins: str) -> Plan:
+        settings = RunSettings(precision="float64")
+        return planned(
+            "opaque_models:noisy", "localx2", batch={"x": (4, WIDTH)}, opaque=("noise",), settings=settings, pins=pins
+        )
+
+    whole, cut = plan("tensor=1", "pipeline=1"), plan("tensor=2")
+    (once,), (again,) = on_ranks(1, drawn_from, whole, 3), on_ranks(1, drawn_from, whole, 4)
+    assert once == again
+    for losses in on_ranks(2, drawn_from, cut, 5):
+        assert losses == pytest.approx(once, rel=1e-9)
+    assert capture_of(whole).unkeyed == ("noise (not looked into)",)  # which `verify` refuses

@@ -114,6 +114,14 @@ def asked_for_one_rate(plan: Plan) -> str:
         return refusal(lambda: executor.set_learning_rate(0.5))
 
 
+def drawn_from(plan: Plan, begun: int) -> tuple[float, ...]:
+    """The losses of steps of ranks whose generators each stand elsewhere."""
+    with world():
+        executor = load(plan, capture=capture_of(plan))
+        torch.manual_seed(begun + executor.rank)
+        return tuple(executor.step(batch) for batch in batches(plan))
+
+
 def loaded_again(plan: Plan) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights after two steps, loading the first ones and one step more, without an evaluation before and with."""
     found = []

@@ -89,6 +89,12 @@ def part_in_mode(name: str, training: bool) -> Iterator[None]:
             module.training = mode
 
 
+def part_draws(name: str) -> bool:
+    """Whether an opaque part draws random numbers, as far as trying it showed."""
+    part = _PARTS.get(name)
+    return part is not None and part.draws
+
+
 def parts_of(graph: Graph) -> tuple[str, ...]:
     """The names of the opaque parts of a captured graph."""
     target = f"{TARGET.replace('::', '.')}."

@@ -51,7 +51,8 @@ class Tried:
 class OpaquePart:
     """A part that is being captured or run: the module that has its code, how it is called, what trying it showed.
 
-    training: of each of its modules whether it trains where the model does.
+    training: of each of its modules whether it trains where the model does. draws: whether it moved torch's generator
+    as it was tried.
     """
 
     name: str
@@ -64,6 +65,7 @@ class OpaquePart:
     form: _pytree.TreeSpec | None = None
     tensors: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
+    draws: bool = False
     tried: dict[int, Tried] = field(default_factory=dict)
 
     def results(self, rows: int) -> Tried:
@@ -132,7 +134,9 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
 
     with _flops() as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         arguments, keywords = arguments_of(part, given)
+        before = torch.get_rng_state()
         made = module(*arguments, **keywords)
+        part.draws = part.draws or not torch.equal(torch.get_rng_state(), before)
     leaves, part.form = _pytree.tree_flatten(made)
     part.tensors = tuple(leaf is not None for leaf in leaves)
     results = [leaf for leaf in leaves if leaf is not None]
