@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._device import _device_constructors
 
 import placer
 from placer.errors import CaptureError
@@ -73,3 +74,24 @@ def test_checks_of_values_may_be_left_out_of_an_export() -> None:
     assert placer.capture("test_modes:Checked", batch=SHAPES).loss.reduction == "sum"
     with pytest.raises(CaptureError, match="values of tensors"):
         placer.capture("test_modes:Looking", batch=SHAPES)
+
+
+class Placed(nn.Module):
+    """Makes the numbers of places in forward, on the default device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        return self.layer(x).index_add(1, torch.tensor([0, 2]), x[:, :2]).pow(2).mean()
+
+
+def test_an_instance_that_is_captured_first_leaves_torchs_default_device_as_it_was() -> None:
+    """torch lists what takes a default device when one is first set: were it during an export, without those that are
+    watched there, for the rest of the process."""
+    _device_constructors.cache_clear()
+    placer.capture(Placed(), batch={"x": (6, 5)})
+    with torch.device("meta"):
+        assert torch.tensor([0]).is_meta

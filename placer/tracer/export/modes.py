@@ -68,6 +68,8 @@ def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
     """In the body what the model makes tensors of is noted: on meta these do not hold it."""
     noted = literals.training if training else literals.evaluation
     noted.clear()
+    with torch.device("meta"):
+        torch.empty(0)  # torch lists once, here at the latest, what takes a default device: the functions themselves
 
     def noting(make: Callable[..., object]) -> Callable[..., object]:
         def made(*given: object, **keywords: object) -> object:
