@@ -102,8 +102,10 @@ SPLITS: dict[str, SplitRule] = _by_name({
     "sign silu sin sinc sinh softplus softshrink sqrt square tan tanh threshold trunc xlogy __and__ __or__ __xor__ "
     "__rshift__ __lshift__ bitwise_left_shift bitwise_right_shift complex polar angle conj _conj conj_physical "
     "resolve_conj resolve_neg hypot heaviside ldexp isclose addcmul addcdiv rsub zeros_like ones_like full_like "
-    "empty_like",
-    pointwise.linear: "neg clone contiguous alias detach positive lift_fresh_copy real imag",
+    "empty_like absolute arccos arccosh arcsin arcsinh arctan arctan2 arctanh deg2rad rad2deg fix fmax fmin frexp gcd "
+    "lcm i0 igamma igammac mvlgamma polygamma signbit special_bessel_j0 special_bessel_j1 special_entr special_erfcx "
+    "special_i0e special_i1 special_i1e special_log_ndtr special_ndtri special_xlog1py special_zeta",
+    pointwise.linear: "neg negative clone contiguous alias detach positive lift_fresh_copy real imag",
     pointwise.cast: "to _to_copy type_as",
     pointwise.addition: "add sub subtract",
     pointwise.product: "mul multiply",
@@ -147,8 +149,9 @@ SPLITS: dict[str, SplitRule] = _by_name({
     pooling.max_pool: "max_pool1d max_pool2d max_pool3d",
     pooling.average_pool: "avg_pool1d avg_pool2d avg_pool3d",
     pooling.adaptive_average_pool: "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
-    pooling.per_plane: "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool1d adaptive_max_pool2d "
-    "adaptive_max_pool3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d upsample_trilinear3d",
+    pooling.per_plane: "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool1d "
+    "adaptive_max_pool2d adaptive_max_pool3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d "
+    "upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
     pooling.nearest: "upsample_nearest1d upsample_nearest2d upsample_nearest3d",
     pooling.shuffled: "pixel_shuffle pixel_unshuffle",
     attention.attention: "scaled_dot_product_attention",

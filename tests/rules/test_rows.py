@@ -84,6 +84,27 @@ APART: dict[str, Loss] = {
     "a Fourier transform of each row": lambda net, h, x, y: torch.fft.rfft(h).abs().mean(),
     "one over the dims of each row": lambda net, h, x, y: torch.fft.rfftn(tokens(h), dim=(1, 2)).abs().mean(),
     "one over as many dims as sizes": lambda net, h, x, y: torch.fft.ifftn(tokens(h), s=(2, 4)).abs().mean(),
+    "a spectrogram of each row": lambda net, h, x, y: (
+        torch.stft(h, 4, 2, window=torch.hann_window(4), return_complex=True).abs().mean()
+    ),
+    "a turned plane of each row": lambda net, h, x, y: tokens(h).rot90(1, dims=(1, 2)).cumsum(1).pow(2).mean(),
+    "inner products with something whole": lambda net, h, x, y: torch.inner(net.layer.weight, h).pow(2).mean(),
+    "a chain of products": lambda net, h, x, y: torch.linalg.multi_dot(
+        [h, net.layer.weight, net.head.weight.t()]
+    ).mean(),
+    "inner products of each row": lambda net, h, x, y: torch.linalg.vecdot(h, x).pow(2).mean(),
+    "powers of each entry": lambda net, h, x, y: torch.linalg.vander(tokens(h), N=3).mean(),
+    "eigenvalues of each row's matrix": lambda net, h, x, y: (
+        torch.linalg.eigvals(tokens(h)[..., :2]).abs().pow(2).mean()
+    ),
+    "numbers among others": lambda net, h, x, y: (h.mean(1) * torch.isin(y, torch.tensor([1, 2]))).mean(),
+    "resampled to the nearest": lambda net, h, x, y: (
+        functional.interpolate(tokens(h), size=7, mode="nearest-exact").pow(2).mean()
+    ),
+    "the places of maxima": lambda net, h, x, y: (
+        functional.max_pool1d(tokens(h), 2, return_indices=True)[0] * tokens(x)[..., :2]
+    ).mean(),
+    "special functions": lambda net, h, x, y: (torch.special.erfcx(h) + torch.special.entr(h.sigmoid())).mean(),
     "a grid of each row's transform": lambda net, h, x, y: functional.affine_grid(
         h[:, :6].reshape(-1, 2, 3), [h.shape[0], 1, 4, 4], align_corners=False
     ).mean(),
@@ -109,6 +130,22 @@ MIXED: dict[str, tuple[Loss, str]] = {
         "aten.maximum.default",
     ),
     "a Fourier transform of all dims": (lambda net, h, x, y: torch.fft.fftn(h).abs().mean(), "aten.fft_fftn.default"),
+    "a spectrogram over rows": (
+        lambda net, h, x, y: (
+            torch.stft(h.mean(1), 2, 1, window=torch.ones(2), center=False, return_complex=True).abs().mean()
+        ),
+        "aten.stft.default",
+    ),
+    "rows turned into features": (lambda net, h, x, y: (h.rot90(1)[:, :1] ** 2).mean(), "aten.rot90.default"),
+    "inner products of rows": (lambda net, h, x, y: torch.inner(h, h).pow(2).mean(), "aten.inner.default"),
+    "a chain that ends in rows": (
+        lambda net, h, x, y: torch.linalg.multi_dot([net.head.weight, net.layer.weight, h.t()]).pow(2).mean(),
+        "aten.linalg_multi_dot.default",
+    ),
+    "labels among all labels": (
+        lambda net, h, x, y: (h.mean(1) * torch.isin(y, y % 2)).mean(),
+        "aten.isin.Tensor_Tensor",
+    ),
     "rows chosen by labels": (lambda net, h, x, y: h[y].mean(), "aten.index.Tensor"),
     "rows resampled": (
         lambda net, h, x, y: functional.interpolate(h.t()[None], scale_factor=2.0).mean(),

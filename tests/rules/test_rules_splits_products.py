@@ -213,6 +213,10 @@ CASES: dict[str, Builder] = {
     "adaptive_avg_pool2d": adaptive_pool,
     "adaptive_max_pool2d": lambda s: case(aten.adaptive_max_pool2d.default, floats(2, 3, 12, 8), [1, s.size(1, 2)]),
     "upsample_nearest2d": lambda s: case(aten.upsample_nearest2d.default, floats(2, 3, 4, 6), [8, s.size(6, 9, 12)]),
+    "upsample_nearest_exact2d": lambda s: case(
+        aten._upsample_nearest_exact2d.default, floats(2, 3, 4, 6), [s.pick(7, 8), 9]
+    ),
+    "max_pool1d_with_indices": lambda s: case(aten.max_pool1d_with_indices.default, floats(2, s.size(), 12), [2]),
     "upsample_nearest1d": lambda s: case(
         aten.upsample_nearest1d.vec, floats(2, 3, 4), None, [s.pick(2.0, 2.1, 2.2, 1.75)]
     ),

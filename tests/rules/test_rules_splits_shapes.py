@@ -70,6 +70,9 @@ def stack(s: Sizes) -> Case:
 
 CASES: dict[str, Builder] = {
     "add": lambda s: case(aten.add.Tensor, *s.broadcast()),
+    "frexp": lambda s: case(aten.frexp.Tensor, s.floats(2)),
+    "polygamma": lambda s: case(aten.polygamma.default, 1, s.floats(2).abs() + 1),
+    "special_xlog1py": lambda s: case(aten.special_xlog1py.default, *(one.abs() for one in s.broadcast())),
     "add a number": lambda s: case(aten.add.Tensor, s.floats(2), s.pick(0, 1.5)),
     "sub": lambda s: case(aten.sub.Tensor, *s.broadcast(), alpha=2),
     "mul": lambda s: case(aten.mul.Tensor, *s.broadcast()),

@@ -72,6 +72,42 @@ def _transformed(call: Call) -> list[Argument]:
     return [tuple(range(-(rank if sizes is None else len(integers(sizes))), 0))]
 
 
+def _turned(call: Call) -> list[Argument]:
+    """`rot90(x, k, dims)`: the two dims of the plane that is turned."""
+    return [call.argument(2, "dims", (0, 1))]
+
+
+def _last(call: Call) -> list[Argument]:
+    """`linalg_vander(x)`: the powers of each entry of the last dim."""
+    return [-1]
+
+
+def _signals(call: Call, lays: Lays) -> list[Standing] | None:
+    """`stft(x, ..., window)`: of each row's signal, by a window that they share; one dim alone is time."""
+    apart = len(call.tensor(0).shape) == 2 and lays[0] == Cut(0) and all(lay is WHOLE for lay in lays[1:])
+    return _as_results(call) if apart else None
+
+
+def _inner(call: Call, lays: Lays) -> list[Standing] | None:
+    """`inner(a, b)`: rows of one of both, not in the last dim, over which is summed."""
+    at = 1 if lays[0] is WHOLE else 0
+    rows, other = lays[at], lays[1 - at]
+    apart = isinstance(rows, Cut) and rows == Cut(rows.dim) and rows.dim < len(call.tensor(at).shape) - 1
+    return _as_results(call) if apart and other is WHOLE else None
+
+
+def _chained(call: Call, lays: Lays) -> list[Standing] | None:
+    """`linalg_multi_dot(matrices)`: rows of the first, where it is no vector."""
+    apart = len(call.tensors[0].shape) == 2 and lays[0] == Cut(0) and all(lay is WHOLE for lay in lays[1:])
+    return [Cut(0)] if apart else None
+
+
+def _among(call: Call, lays: Lays) -> list[Standing] | None:
+    """`isin(x, others)`: whether numbers of x are among those of something whole."""
+    apart = isinstance(call.arguments[0], Value) and lays[0] is not WHOLE and all(lay is WHOLE for lay in lays[1:])
+    return [lays[0]] if apart and isinstance(lays[0], Cut) else None
+
+
 def _grids(call: Call, lays: Lays) -> list[Standing] | None:
     """`affine_grid_generator(transforms, sizes)`: a grid of each row's own transform, never of a row's own place."""
     return _as_results(call) if lays[0] == Cut(0) else None
@@ -216,9 +252,15 @@ _RULES: Mapping[RowRule, str] = {
     "pairwise_distance native_channel_shuffle channel_shuffle diag_embed "
     "_upsample_bilinear2d_aa _upsample_bicubic2d_aa",
     _along(2, -1): "fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft kthvalue trapezoid "
-    "trapz cumulative_trapezoid linalg_cross",
+    "trapz cumulative_trapezoid linalg_cross linalg_vecdot",
     _along(2, -2, -1): "fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_hfft2 fft_ihfft2 linalg_matrix_norm",
     _same_dim(_transformed): "fft_fftn fft_ifftn fft_rfftn fft_irfftn fft_hfftn fft_ihfftn",
+    _same_dim(_turned): "rot90",
+    _same_dim(_last): "linalg_vander",
+    _signals: "stft",
+    _inner: "inner",
+    _chained: "linalg_multi_dot",
+    _among: "isin",
     _grids: "affine_grid_generator",
     _along(2, 1): "cosine_similarity",
     _along(2): "quantile nanquantile",
@@ -228,7 +270,8 @@ _RULES: Mapping[RowRule, str] = {
     _matrices: "linalg_inv inverse linalg_inv_ex linalg_solve linalg_solve_ex linalg_cholesky linalg_cholesky_ex "
     "cholesky linalg_qr qr linalg_eigh linalg_eigvalsh linalg_svd svd linalg_svdvals linalg_det det linalg_slogdet "
     "slogdet logdet matrix_exp linalg_matrix_exp linalg_pinv linalg_matrix_power matrix_power linalg_solve_triangular "
-    "triangular_solve cholesky_solve linalg_lu linalg_lu_factor",
+    "triangular_solve cholesky_solve linalg_lu linalg_lu_factor linalg_eig linalg_eigvals linalg_cond cholesky_inverse "
+    "linalg_householder_product",
     _recurrent: "lstm gru rnn_tanh rnn_relu",
     _bags: "embedding_bag",
     _added: "index_add index_copy index_reduce",
