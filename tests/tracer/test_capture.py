@@ -186,6 +186,17 @@ def test_a_batch_that_is_none_says_how_to_give_one(batch: str | dict[str, str]) 
         capture(Perceptron(), batch=batch)
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [({"ids": torch.zeros(99, 9), "mask": torch.zeros(99, 9)}, "a dict of 2"), (True, "True"), ((8, -1), "(8, -1)")],
+)
+def test_an_input_that_is_no_tensor_is_refused_without_its_numbers(value: object, found: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        capture(Perceptron(), batch={"x": value})
+    assert f"'x' of the batch is {found}; give a tensor" in str(refused.value)
+    assert "module around the model" in str(refused.value)
+
+
 def test_a_batch_longer_than_the_models_positions_is_refused() -> None:
     with pytest.raises(UsageError, match=r"input_ids of 33 tokens, GPT2LMHeadModel has 32 positions; give at most 32"):
         capture("examples.models:tiny_gpt2", batch="8x33")

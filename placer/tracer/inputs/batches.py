@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -15,6 +15,9 @@ from placer.graph import Graph, Input
 from placer.tracer.inputs.batch_checks import require_countable, require_names, require_rows
 from placer.tracer.inputs.implied_batch import Implied, implied_shapes, label_shapes, require_positions
 from placer.tracer.inputs.named_shapes import named_shapes
+
+# Characters of what is no tensor beyond which a message says its type alone.
+_LONG = 80
 
 BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int | None
 
@@ -182,8 +185,12 @@ def _shape(name: str, value: object) -> tuple[int, ...]:
         value = value[0]
     if isinstance(value, Sequence) and all(isinstance(size, int) and size >= 0 for size in value):
         return tuple(value)
+    text = repr(value)
+    found = f"a {type(value).__name__} of {len(value)}" if isinstance(value, Sized) and len(text) > _LONG else text
     raise UsageError(
-        f"input {name!r} of the batch is {value!r}; give a tensor, a shape such as (8, 128), or (shape, torch dtype)"
+        f"input {name!r} of the batch is {found}; give a tensor, a shape such as (8, 128), or (shape, torch dtype), "
+        "each by a name of its own, and have a module around the model put together what its forward takes otherwise "
+        "(dicts, lists, flags)"
     )
 
 
