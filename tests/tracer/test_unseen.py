@@ -97,6 +97,12 @@ class DifferentiatesRows(Small):
         return made
 
 
+class Mapped(Small):
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = torch.vmap(lambda row: row * row.softmax(0))(h)
+        return made
+
+
 class ChecksNorm(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -222,6 +228,7 @@ def captured(made: Callable[[], nn.Module]) -> Graph:
         (Differentiates, ("test_unseen.py:", "a derivative in forward")),
         (DifferentiatesFunction, ("test_unseen.py:", "a derivative in forward")),
         (DifferentiatesRows, ("test_unseen.py:", "a derivative in forward")),
+        (Mapped, ("test_unseen.py:", "by torch.vmap", "in a submodule of the model")),
         (ChecksNorm, ("test_unseen.py:", "norm.num_batches_tracked twice")),
         (hooked_parameter, ("parameter one.weight", "hook on its gradient")),
         (hooked_module, ("test_unseen.py:", "a module's hook on its backward")),
@@ -229,7 +236,7 @@ def captured(made: Callable[[], nn.Module]) -> Graph:
         (Packs, ("test_unseen.py:", "in a submodule of the model")),
     ],
 )
-def test_what_happens_in_backward_only_is_refused_with_its_line(
+def test_what_an_export_does_not_see_is_refused_with_its_line(
     made: Callable[[], nn.Module], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(CaptureError) as refused:

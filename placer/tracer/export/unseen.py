@@ -345,6 +345,10 @@ def unplayable(call: str, target: object, source: str, module: str, error: Excep
         why = "gives more or fewer numbers by the values of tensors, and placer plans for sizes that are known before"
         advice = f"write it with a mask of fixed size (torch.where(mask, a, b)), or {_ELSEWHERE}"
         return UnseenError(f"the model cannot be captured: {source}: {call} {why}; {advice}", module)
+    if "BatchedTensorImpl" in str(error):
+        why = "is called by torch.vmap, under which an export sees no dim of what is mapped over"
+        advice = f"write the call with that dim (matmul, einsum and most ops take leading ones), or {_ELSEWHERE}"
+        return UnseenError(f"the model cannot be captured: {source}: {call} {why}; {advice}", module)
     return UnseenError(
         f"the model cannot be captured: {source}: {call} raised {said(error)} as it was run without "
         f"values; {_ELSEWHERE}",
