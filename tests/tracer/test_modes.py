@@ -85,7 +85,8 @@ class Placed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """A loss."""
-        return self.layer(x).index_add(1, torch.tensor([0, 2]), x[:, :2]).pow(2).mean()
+        h: torch.Tensor = self.layer(x)
+        return h.index_add(1, torch.tensor([0, 2]), x[:, :2]).pow(2).mean()
 
 
 def test_an_instance_that_is_captured_first_leaves_torchs_default_device_as_it_was() -> None:
