@@ -74,7 +74,7 @@ def plan(
     strategy: str = "auto",
     budget: Budget | str | int | None = None,
     seed: int = 0,
-    pins: Sequence[str] | Pins = (),
+    pins: Sequence[str] | Mapping[str, object] | Pins = (),
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
     granularity: Granularity = "block",
     framework: str = "",
@@ -88,7 +88,8 @@ def plan(
     loss_fn: as for `capture`; the ranks import it again, so it stands at the top of a module.
     budget: at most so many evaluated plans, or seconds of search (capture apart) as in "30s", or both ("200,30s");
     then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
-    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`. opaque, granularity: as for `capture`.
+    pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`, or by name, as {"pipeline": 2}.
+    opaque, granularity: as for `capture`.
     framework: one that the plan is to be told, as for `placer export`: the fastest plan it has words for.
     islands: populations of the strategy `genetic`, in processes of their own where there are cores, which share its
     budget; by default one, and four of them within 16,000 evaluations or more.
@@ -117,7 +118,7 @@ def problem(
     settings: RunSettings = RunSettings(),  # noqa: B008 - frozen
     budget: Budget | str | int | None = None,
     seed: int = 0,
-    pins: Sequence[str] | Pins = (),
+    pins: Sequence[str] | Mapping[str, object] | Pins = (),
     opaque: Sequence[str] | Mapping[str, OpaqueCost] = (),
     granularity: Granularity = "block",
 ) -> Problem:

@@ -8,7 +8,7 @@ islands   how many populations share it, where a strategy has several; a file th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import floor, inf
 from pathlib import Path
@@ -33,51 +33,46 @@ KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute', 'reduction'))}, bucket (by
 MOST_ISLANDS = 1_000
 
 
-def parse_pins(texts: Sequence[str] | Pins, graph: Graph) -> Pins:
-    """The pins that `texts` ask for. Raises UsageError for an unknown name, value or block of `graph`."""
+def parse_pins(texts: Sequence[str] | Mapping[str, object] | Pins, graph: Graph) -> Pins:
+    """The pins that `texts` ask for, by themselves or by name. Raises UsageError for an unknown name, value or block of
+    `graph`."""
     if isinstance(texts, Pins):
         return texts
+    if isinstance(texts, Mapping):
+        texts = [f"{name}={value}" for name, value in texts.items()]
+    elif isinstance(texts, str):
+        texts = [texts]
     _require_once(texts)
-    counts: dict[str, int] = {}
-    choices: dict[str, str] = {}
-    recompute: Recompute | None = None
-    bucket: int | None = None
-    reduction: Reduction | None = None
-    stage_of: list[tuple[str, int]] = []
-    for text in (texts,) if isinstance(texts, str) else texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"the pin {text!r} has no value; write NAME=VALUE with NAME one of {KNOWN}")
-        if name in COUNTS:
-            counts[name] = _count(text, value, smallest=1)
-        elif name in CHOICES:
-            choices[name] = _choice(text, value, CHOICES[name])
-        elif name == "recompute":
-            recompute = RECOMPUTES[_choice(text, value.lower(), tuple(RECOMPUTES))]
-        elif name == "reduction":
-            reduction = REDUCTIONS[_choice(text, value, tuple(REDUCTIONS))]
-        elif name == "bucket":
-            bucket = _bytes(text, value)
-        elif name.endswith("@stage"):
-            stage_of.append((_block(name.removesuffix("@stage"), graph), _count(text, value, smallest=0)))
-        else:
-            raise UsageError(f"the pin {text!r} names nothing that can be pinned; NAME is one of {KNOWN}")
-    return Pins(
-        data=counts.get("data"),
-        pipeline=counts.get("pipeline"),
-        microbatches=counts.get("microbatches"),
-        tensor=counts.get("tensor"),
-        height=counts.get("height"),
-        width=counts.get("width"),
-        sequence=counts.get("sequence"),
-        expert=counts.get("expert"),
-        shard=choices.get("shard"),
-        schedule=choices.get("schedule"),
-        recompute=recompute,
-        bucket=bucket,
-        reduction=reduction,
-        stage_of=tuple(stage_of),
-    )
+    pins = Pins()
+    for text in texts:
+        pins = _pinned(pins, text, graph)
+    return pins
+
+
+def _pinned(pins: Pins, text: str, graph: Graph) -> Pins:
+    """These pins and one more."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"the pin {text!r} has no value; write NAME=VALUE with NAME one of {KNOWN}")
+    if name.endswith("@stage"):
+        block = _block(name.removesuffix("@stage"), graph)
+        return replace(pins, stage_of=(*pins.stage_of, (block, _count(text, value, smallest=0))))
+    return replace(pins, **{name: _value(name, text, value)})
+
+
+def _value(name: str, text: str, value: str) -> Any:
+    """What a pin of this name asks for."""
+    if name in COUNTS:
+        return _count(text, value, smallest=1)
+    if name in CHOICES:
+        return _choice(text, value, CHOICES[name])
+    if name == "recompute":
+        return RECOMPUTES[_choice(text, value.lower(), tuple(RECOMPUTES))]
+    if name == "reduction":
+        return REDUCTIONS[_choice(text, value, tuple(REDUCTIONS))]
+    if name == "bucket":
+        return _bytes(text, value)
+    raise UsageError(f"the pin {text!r} names nothing that can be pinned; NAME is one of {KNOWN}")
 
 
 def pin_texts(pins: Pins) -> tuple[str, ...]:
@@ -111,7 +106,7 @@ def each_dropped(pins: Pins) -> Iterator[tuple[str, Pins]]:
 
 def _require_once(texts: Sequence[str]) -> None:
     seen: dict[str, str] = {}
-    for text in (texts,) if isinstance(texts, str) else texts:
+    for text in texts:
         name = text.partition("=")[0]
         if seen.setdefault(name, text) != text:
             raise UsageError(f"the pins {seen[name]!r} and {text!r} contradict each other; give one of them")

@@ -262,3 +262,11 @@ def test_fsdp_is_not_chosen_where_a_block_has_several_types() -> None:
     for pin in ("shard=gradients", "shard=parameters"):
         with pytest.raises(UsageError, match=r"complex64 and of float32, which FSDP2 .* \(shard=optimizer or none"):
             require_pins(replace(plain, graph=mixed, pins=parse_pins((pin,), mixed)))
+
+
+def test_pins_by_name_are_those_in_words() -> None:
+    by_name = {"data": 2, "shard": "parameters", "recompute": True, "bucket": "4 KiB", "block1@stage": 1}
+    words = ("data=2", "shard=parameters", "recompute=yes", "bucket=4 KiB", "block1@stage=1")
+    assert parse_pins(by_name, graph()) == parse_pins(words, graph())
+    with pytest.raises(UsageError, match="the pin 'dta=2' names nothing that can be pinned"):
+        parse_pins({"dta": 2}, graph())
