@@ -79,6 +79,11 @@ class Remembered(nn.Module):
         return x + nn.functional.scaled_dot_product_attention(x * w, self.memory, self.memory, dropout_p=0.3)
 
 
+def _shares(drawn: torch.Tensor) -> torch.Tensor:
+    """Of what is drawn for all rows of the batch."""
+    return drawn / drawn.sum()
+
+
 # What becomes of x (rows x 8) and a weight of 8.
 DRAWS: dict[str, Draw | type[nn.Module]] = {
     "noise of rows": lambda x, w: x + 0.1 * torch.randn_like(x),
@@ -100,6 +105,7 @@ DRAWS: dict[str, Draw | type[nn.Module]] = {
     "prompts that attend to prompts": Prompts,
     "prompts that attend to rows": Attended,
     "rows that attend to a memory": Remembered,
+    "shares that are drawn": lambda x, w: x * w * _shares(torch.rand((x.shape[0], 1))),
     "drawn from classes": lambda x, w: x + torch.multinomial(torch.softmax(x, -1), 1),
 }
 
@@ -119,9 +125,27 @@ class Drawing(nn.Module):
         return torch.nn.functional.mse_loss(found, y)
 
 
+class DrawnLabels(Drawing):
+    """Two losses, one over the labels that a mask, drawn for every row, leaves, as language models are trained."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda x, w: x * w)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Their sum."""
+        found = self.last(self.draw(self.first(x), self.weight))
+        wanted = torch.where(torch.rand(x.shape[0]) < 0.6, torch.randint(0, 8, (x.shape[0],)), -100)
+        return nn.functional.cross_entropy(found, wanted) + nn.functional.mse_loss(found, y)
+
+
+DRAWS["labels that are drawn"] = DrawnLabels
+
+
 def _build(name: str) -> nn.Module:
     torch.manual_seed(0)
     found = DRAWS[name]
+    if found is DrawnLabels:
+        return DrawnLabels()
     return Drawing(found() if isinstance(found, type) else found)
 
 

@@ -1,4 +1,5 @@
-"""What a step takes sums of over the whole batch before it runs: what the batch alone says, without trained weights.
+"""What a step takes sums of over the whole batch before it runs: what the batch and keyed random numbers alone say,
+without trained weights.
 
 counts     per mean over labels: how many (or how much weight) of the whole batch count
 totals     per value that ops take of the whole batch: its sum over the pieces
@@ -14,7 +15,9 @@ import torch
 from torch import fx, nn
 
 from placer.runtime.stages.block_code import CutModel, attribute, put
+from placer.runtime.stages.draws import draw
 from placer.runtime.stages.losses import counted
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.rewrite import Count
 from placer.runtime.stages.shapes import TensorMeta
 
@@ -32,8 +35,8 @@ class BatchSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchValues:
-    """The values that sums are taken of, as a function of rows of a batch: `code` of their share of it, by which means
-    over them count, and of the inputs `names`.
+    """The values that sums are taken of, as a function of rows of a batch: `code` of the pass over them, by whose share
+    of the rows means count and whose keys random numbers have, and of the inputs `names`.
 
     It gives labels and class weights (None where there are none) of each of `counts`, then `totals` more.
     """
@@ -58,11 +61,11 @@ class BatchValues:
         return not self.counts and not self.totals
 
     @torch.no_grad()
-    def sums(self, pieces: Iterable[tuple[float, Batch]]) -> BatchSums:
-        """The sums over pieces and their shares of the rows, which are the whole batch."""
+    def sums(self, pieces: Iterable[tuple[PassContext, Batch]]) -> BatchSums:
+        """The sums over the passes of pieces, which are the whole batch."""
         counts, totals = [0.0] * len(self.counts), [torch.zeros((), dtype=_summed_in(one.dtype)) for one in self.totals]
-        for share, piece in pieces:
-            values = self.code(share, *(piece[name] for name in self.names))
+        for mode, piece in pieces:
+            values = self.code(mode, mode.rows / mode.global_rows, *(piece[name] for name in self.names))
             for at, count in enumerate(self.counts):
                 counts[at] += counted(values[2 * at], count.ignore_index, values[2 * at + 1])
             totals = [total + value for total, value in zip(totals, values[2 * len(counts) :], strict=True)]
@@ -91,11 +94,11 @@ def _function(cut: CutModel, read: Read, wanted: list[fx.Node | None]) -> tuple[
         if node in needed:
             needed.update(node.all_input_nodes)
     root, graph = nn.Module(), fx.Graph()
-    share = graph.placeholder("share_of_rows")
+    mode, share = graph.placeholder("mode"), graph.placeholder("share_of_rows")
     made: dict[fx.Node, fx.Node] = {}
     for node in order:
         if node in needed:
-            made[node] = graph.node_copy(node, made.__getitem__)
+            made[node] = _drawn(cut, node, graph, made, mode) or graph.node_copy(node, made.__getitem__)
         if node in needed and cut.pieces.averages(node) == "rows":
             made[node] = graph.call_function(operator.mul, (made[node], share))
         if node in needed and node.op == "get_attr":
@@ -103,6 +106,17 @@ def _function(cut: CutModel, read: Read, wanted: list[fx.Node | None]) -> tuple[
     graph.output(tuple(None if node is None else made[node] for node in wanted))
     names = tuple(str(node.target) for node in order if node in needed and node.op == "placeholder")
     return fx.GraphModule(root, graph), names
+
+
+def _drawn(
+    cut: CutModel, node: fx.Node, graph: fx.Graph, made: dict[fx.Node, fx.Node], mode: fx.Node
+) -> fx.Node | None:
+    """The keyed random numbers of the step that `node` draws; None where it draws none."""
+    change = cut.rewrites.by_node.get(node)
+    if change is None or change.function is not draw:
+        return None
+    arguments = fx.map_arg(change.arguments, made.__getitem__)
+    return graph.call_function(draw, arguments, {"mode": mode})
 
 
 def _state(cut: CutModel, read: Read, name: str) -> torch.Tensor:

@@ -7,9 +7,8 @@ batch: the labels and class weights of its means, and whatever else the batch al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TypedDict
 
 import torch
 
@@ -60,12 +59,12 @@ class BatchSplit:
         """
         plan = self.plan
         batch = checked(batch, plan)
-        sums = self._sums(batch)
+        sums = self._sums(batch, step, training)
         return microbatches_of(
             batch, plan, self.position, self.replica, sums=sums, step=step, training=training, device=self.device
         )
 
-    def _sums(self, batch: Batch) -> BatchSums:
+    def _sums(self, batch: Batch, step: int | None, training: bool) -> BatchSums:
         """What ops take of the whole batch.
 
         Rows are taken slice by slice as the plan does, so that a capture for fixed sizes can be used.
@@ -74,7 +73,12 @@ class BatchSplit:
             return BatchSums()
         plan = self.plan
         rows = (one for replica in range(plan.meshes[0].replicas) for one in microbatch_rows(plan, 0, replica))
-        return self.values.sums((len(one) / plan.rows, sliced(batch, plan.graph, one)) for one in rows if len(one))
+        cpu = torch.device("cpu")
+        return self.values.sums(
+            (_context(plan, one, step=step, training=training, device=cpu), sliced(batch, plan.graph, one))
+            for one in rows
+            if len(one)
+        )
 
 
 def checked(batch: Batch, plan: Plan) -> Batch:
@@ -160,13 +164,10 @@ def microbatches_of(
         first, ghost = rows.start - start, not len(rows)
         if ghost:
             rows = range(_fewest(plan))
-        mode = PassContext(
-            rows=len(rows),
-            global_rows=plan.rows,
-            training=training,
+        mode = replace(
+            _context(plan, rows, step=step, training=training, device=device),
             counts=sums.counts,
             totals=tuple(total.to(device) for total in sums.totals),
-            **_keys(plan.seed, step, rows, device),
             updates=not ghost,
         )
         inputs = {f"x:{name}": on_device(tensor, device) for name, tensor in sliced(batch, plan.graph, rows).items()}
@@ -175,21 +176,18 @@ def microbatches_of(
     return tuple(map(microbatch, (0, *accumulate(plan.microbatches)), microbatch_rows(plan, position, replica)))
 
 
-class _Keys(TypedDict, total=False):
-    keys: torch.Tensor
-    batch_key: torch.Tensor
-    seed: int
-
-
-def _keys(seed: int, step: int | None, rows: range, device: torch.device) -> _Keys:
-    """What random numbers are keyed by; none without a step."""
+def _context(plan: Plan, rows: range, *, step: int | None, training: bool, device: torch.device) -> PassContext:
+    """Of a pass over these rows; nothing keys random numbers without a step."""
+    context = PassContext(rows=len(rows), global_rows=plan.rows, training=training)
     if step is None:
-        return {}
-    return {
-        "keys": row_keys(seed, step, rows.start, len(rows), device),
-        "batch_key": row_keys(seed, step, NO_ROW, 1, device),
-        "seed": (seed * 1_000_003 + step) * 1_000_003 + rows.start,
-    }
+        return context
+    seed = plan.seed
+    return replace(
+        context,
+        keys=row_keys(seed, step, rows.start, len(rows), device),
+        batch_key=row_keys(seed, step, NO_ROW, 1, device),
+        seed=(seed * 1_000_003 + step) * 1_000_003 + rows.start,
+    )
 
 
 def _fewest(plan: Plan) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,10 +17,10 @@ Real = Callable[..., Any]
 Tensor = torch.Tensor
 
 
-def _of_each_piece(real: Real, *given: object) -> dict[str, Any]:
+def _of_each_piece(real: Real, *given: object, **named: object) -> PassContext:
     """What has no rows takes the key of the first row at hand."""
-    found: dict[str, Any] = real(*given)
-    return {**found, "batch_key": found["keys"][:1]}
+    found: PassContext = real(*given, **named)
+    return found if found.keys is None else replace(found, batch_key=found.keys[:1])
 
 
 def _of_the_first_draw(real: Real, shape: torch.Size, number: int, keys: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ FAULTS = (
     Fault(name="noise the same in every step", subject=RANDOM,
           plant=lambda: replaced(dropout.row_keys, of_the_first_step)),
     Fault(name="a number of the batch drawn by each piece of it", subject=RANDOM,
-          plant=lambda: replaced(microbatch._keys, _of_each_piece)),
+          plant=lambda: replaced(microbatch._context, _of_each_piece)),
     Fault(name="noise the same at every draw", subject=RANDOM,
           plant=lambda: replaced(dropout.numbers, _of_the_first_draw)),
     Fault(name="noise of the neighbouring element", subject=RANDOM,

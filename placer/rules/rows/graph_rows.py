@@ -218,7 +218,8 @@ def _drawn_rows(op: Op, given: list[PieceValue]) -> PieceResult:
     shape = tuple(size.at(MARKED_ROWS) for size in op.outputs[0].shape)
     lay = drawn(op.target, shape, [value.lay for value in given])
     other = Mixed(_told(op, "draws random numbers for the whole batch, of which a piece would draw others"))
-    return PieceResult(values=tuple(PieceValue(mixed or lay or other) for _ in op.outputs))
+    known = mixed is None and lay is not None and all(value.given for value in given)
+    return PieceResult(values=tuple(PieceValue(mixed or lay or other, known) for _ in op.outputs))
 
 
 def _opaque_rows(op: Op, given: list[PieceValue]) -> PieceResult:

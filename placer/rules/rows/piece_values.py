@@ -33,8 +33,8 @@ Standing: TypeAlias = "Lay | RowNumbers | Mixed"
 
 
 class PieceValue(NamedTuple):
-    """How a value stands to that of the whole batch. given: it follows from the batch alone (no trained parameter, no
-    random number), so that its sum over all pieces can be had before the step."""
+    """How a value stands to that of the whole batch. given: it follows from the batch and keyed random numbers alone
+    (no trained parameter), so that its sum over all pieces can be had before the step."""
 
     lay: Standing
     given: bool = False
