@@ -104,7 +104,10 @@ SPLITS: dict[str, SplitRule] = _by_name({
     "resolve_conj resolve_neg hypot heaviside ldexp isclose addcmul addcdiv rsub zeros_like ones_like full_like "
     "empty_like absolute arccos arccosh arcsin arcsinh arctan arctan2 arctanh deg2rad rad2deg fix fmax fmin frexp gcd "
     "lcm i0 igamma igammac mvlgamma polygamma signbit special_bessel_j0 special_bessel_j1 special_entr special_erfcx "
-    "special_i0e special_i1 special_i1e special_log_ndtr special_ndtri special_xlog1py special_zeta",
+    "special_digamma special_erf special_erfc special_erfinv special_exp2 special_expit special_expm1 special_gammainc "
+    "special_gammaincc special_gammaln special_i0 special_i0e special_i1 special_i1e special_log1p special_log_ndtr "
+    "special_logit special_multigammaln special_ndtr special_ndtri special_polygamma special_psi special_sinc "
+    "special_xlog1py special_xlogy special_zeta",
     pointwise.linear: "neg negative clone contiguous alias detach positive lift_fresh_copy real imag",
     pointwise.cast: "to _to_copy type_as",
     pointwise.addition: "add sub subtract",

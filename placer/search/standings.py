@@ -51,7 +51,7 @@ def proven_seconds(outcomes: Sequence[Outcome]) -> dict[str, float]:
     best, proven = best_seconds(outcomes), dict[str, float]()
     for outcome in outcomes:
         bound = outcome.bound_seconds
-        if bound is not None and bound <= best[outcome.case] * (1 + ROUNDING):
+        if bound is not None and bound <= best.get(outcome.case, bound) * (1 + ROUNDING):
             proven[outcome.case] = max(bound, proven.get(outcome.case, 0.0))
     return proven
 

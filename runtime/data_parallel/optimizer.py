@@ -144,7 +144,7 @@ class Updater:
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, for what is no rate
         and where groups of parameters have rates of their own."""
-        if not isinstance(rate, Real | torch.Tensor) or not math.isfinite(rate) or rate < 0:
+        if not _is_rate(rate):
             raise UsageError(f"the learning rate is {rate!r}; give a finite number, 0 or more")
         rates = set() if self._one_rate else self._rates_of_all()
         self._one_rate = len(rates) <= 1
@@ -154,7 +154,7 @@ class Updater:
                 "all would make alike; set those of its param_groups, or give it a scheduler of torch.optim"
             )
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
-            group["lr"] = rate
+            group["lr"] = rate if isinstance(rate, torch.Tensor) else float(rate)
 
     def _rates_of_all(self) -> set[float]:
         """Of the groups of all ranks: each may hold those of one rate alone."""
@@ -255,6 +255,16 @@ def clip_scale(norm: float | torch.Tensor, limit: float | None) -> float | torch
     if isinstance(scale, torch.Tensor):
         return scale.clamp(max=1.0)
     return 1.0 if scale > 1.0 else scale
+
+
+def _is_rate(rate: object) -> bool:
+    """Whether it is one finite real number, 0 or more."""
+    if isinstance(rate, torch.Tensor):
+        return rate.numel() == 1 and not rate.is_complex() and 0 <= rate.item() < math.inf
+    try:
+        return isinstance(rate, Real) and not isinstance(rate, bool) and 0 <= float(rate) < math.inf
+    except OverflowError:
+        return False
 
 
 def _scaled(gradients: Iterable[torch.Tensor], scale: float | torch.Tensor) -> None:

@@ -85,7 +85,9 @@ def test_an_optimizer_of_some_parameters_leaves_the_others(gpt2: Plan) -> None:
     assert moved and len({before[name].data_ptr() for name in moved}) <= len(moved) < len(before)
 
 
-@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0, "1e-3", None])
+@pytest.mark.parametrize(
+    "rate", [float("nan"), float("inf"), -1.0, "1e-3", None, True, 10**400, torch.ones(2), torch.tensor(1j)]
+)
 def test_what_is_no_learning_rate_is_refused(running: Executor, rate: object) -> None:
     with pytest.raises(UsageError, match=r"the learning rate is .*; give a finite number, 0 or more"):
         running.set_learning_rate(rate)  # type: ignore[arg-type]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from placer.errors import InfeasibleError
 from placer.placement.device_queues import DeviceQueues
 from placer.placement.formats import PlaceRequest, read_problem
+from placer.placement.legality import violations
 from placer.placement.problem import PlacementNode, PlacementProblem
 from placer.placement.solvers import place
 from placer.strategies.lists.finish_time.contraction import Way, contracted, far_from_long, short_tasks
@@ -66,17 +69,70 @@ def unlike_ways() -> PlacementProblem:
     return PlacementProblem(nodes=nodes, edges=edges, accelerators=1, cpus=1, memory=math.inf)
 
 
+def limited(seed: int) -> PlacementProblem:
+    """The same ops with bytes, of which devices hold not many more than all need, some of them of a colour or for a CPU
+    alone."""
+    problem, rng = drawn(seed), random.Random(seed)
+    nodes = tuple(
+        replace(
+            node,
+            size=float(rng.choice((0, 1, 2, 4, 4.5))),
+            colour=rng.choice((None, None, 0, 1)),
+            supported=not problem.cpus or rng.random() < 0.8,
+        )
+        for node in problem.nodes
+    )
+    held = sum(node.size for node in nodes)
+    memory = rng.choice((held / problem.devices, held / problem.devices + 1, 0.7 * held, math.inf))
+    return replace(problem, nodes=nodes, memory=memory)
+
+
+def every_legal(problem: PlacementProblem) -> list[tuple[float, tuple[int, ...]]]:
+    """The finish time of each legal placement, the shortest first."""
+    queues = DeviceQueues(problem)
+    every = product(range(problem.devices), repeat=len(problem.nodes))
+    return sorted((queues.finish(p), p) for p in every if not violations(problem, p, "makespan"))
+
+
 def test_no_placement_is_below_the_bound() -> None:
     above = 0
-    for seed, problem in enumerate((unlike_ways(), *map(drawn, range(60)))):
-        queues, tasks = DeviceQueues(problem), node_tasks(problem, "makespan")
-        every = sorted((queues.finish(p), p) for p in product(range(problem.devices), repeat=len(problem.nodes)))
-        best = every[0][0]
-        for value, placement in (every[0], every[len(every) // 2]):
+    for seed, problem in enumerate((unlike_ways(), *map(drawn, range(60)), *map(limited, range(120)))):
+        tasks, every = node_tasks(problem, "makespan"), every_legal(problem)
+        for value, placement in every[:: max(1, len(every) // 2)][:2]:
             bound = relaxed(tasks, placement, value, effort=2.0, seconds=None).bound
-            assert bound <= best * (1 + 1e-9), seed
+            assert bound <= every[0][0] * (1 + 1e-9), seed
             above += bound > simple_bound(tasks) * 1.001
-    assert above > 30  # programs did prove more
+    assert above > 60  # programs did prove more
+
+
+def test_an_answer_keeps_memory_and_colours_and_there_is_one_where_a_placement_is_legal() -> None:
+    request = PlaceRequest(objective="makespan", budget=10**8)
+    for problem in map(limited, range(60)):
+        every = every_legal(problem)
+        if not every:
+            with pytest.raises(InfeasibleError):
+                place(problem, request)
+            continue
+        found = place(problem, request)
+        assert found.bound <= every[0][0] * (1 + 1e-9) <= found.objective * (1 + 2e-9)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes", "memory", "best"),
+    [
+        ((2.0, 0.0, 1.0, 0.0), (100.0, 400.0, 100.0, 100.0), 400.0, 3.0),  # short ops have bytes too
+        ((1.0, 1.0, 1.0, 1.0), (1.0, 5.0, 4.0, 3.0), 7.0, 2.0),  # no list scheduler fits
+        ((1.0, 1.0, 1.0), (9e18, 3e18, 1e18), 9.5e18, 2.0),  # more bytes than 64 bits count
+    ],
+)
+def test_memory_that_binds(seconds: tuple[float, ...], sizes: tuple[float, ...], memory: float, best: float) -> None:
+    nodes = tuple(
+        PlacementNode(name=str(n), accelerator=own, host=0.0, size=size)
+        for n, (own, size) in enumerate(zip(seconds, sizes, strict=True))
+    )
+    problem = PlacementProblem(nodes=nodes, edges=(), accelerators=2, cpus=0, memory=memory)
+    found = place(problem, PlaceRequest(objective="makespan"))
+    assert found.objective == best and found.bound == pytest.approx(best)
 
 
 def test_waiting_in_queues_is_proven() -> None:

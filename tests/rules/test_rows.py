@@ -40,6 +40,10 @@ def captured(loss: Loss) -> Graph:
     return placer.capture(Net(loss), batch={"x": torch.zeros(6, 8), "y": torch.zeros(6, dtype=torch.int64)})
 
 
+def _masked_mean(h: Tensor, mask: Tensor) -> Tensor:
+    return (h.pow(2) * mask).sum() / mask.sum()
+
+
 def tokens(h: Tensor) -> Tensor:
     return h.view(-1, 2, 4)
 
@@ -93,6 +97,13 @@ APART: dict[str, Loss] = {
         [h, net.layer.weight, net.head.weight.t()]
     ).mean(),
     "inner products of each row": lambda net, h, x, y: torch.linalg.vecdot(h, x).pow(2).mean(),
+    "inner products of a weight with each row": lambda net, h, x, y: (
+        torch.linalg.vecdot(net.norm.weight, h).pow(2).mean()
+    ),
+    "a mask that is drawn": lambda net, h, x, y: _masked_mean(h, torch.rand(h.shape) < 0.5),
+    "labels that are drawn": lambda net, h, x, y: functional.cross_entropy(
+        net.head(h), torch.where(torch.rand(y.shape) < 0.5, y, -100)
+    ),
     "powers of each entry": lambda net, h, x, y: torch.linalg.vander(tokens(h), N=3).mean(),
     "eigenvalues of each row's matrix": lambda net, h, x, y: (
         torch.linalg.eigvals(tokens(h)[..., :2]).abs().pow(2).mean()
@@ -104,7 +115,9 @@ APART: dict[str, Loss] = {
     "the places of maxima": lambda net, h, x, y: (
         functional.max_pool1d(tokens(h), 2, return_indices=True)[0] * tokens(x)[..., :2]
     ).mean(),
-    "special functions": lambda net, h, x, y: (torch.special.erfcx(h) + torch.special.entr(h.sigmoid())).mean(),
+    "special functions": lambda net, h, x, y: (
+        torch.special.erfcx(h) + torch.special.entr(h.sigmoid()) + torch.special.gammainc(x.abs() + 1, h.exp())
+    ).mean(),
     "a grid of each row's transform": lambda net, h, x, y: functional.affine_grid(
         h[:, :6].reshape(-1, 2, 3), [h.shape[0], 1, 4, 4], align_corners=False
     ).mean(),

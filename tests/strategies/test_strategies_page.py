@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -56,6 +57,12 @@ def test_the_page_needs_no_network_and_is_small() -> None:
     assert len(text.encode()) < 5_000_000
     assert not [found for _, given in page.tags for found in ("src", "href") if found in given]
     assert {tag for tag, _ in page.tags} >= {"html", "script", "div"}
+
+
+def test_of_problems_that_nobody_has_a_plan_of_there_is_a_page() -> None:
+    none = [outcome("slow", "a"), replace(outcome("quick", "a"), bound_seconds=1.0)]
+    assert "slow" in strategies_page(none)
+    assert proven_seconds(none) == {"a": 1.0}
 
 
 def test_names_from_outside_make_no_tags() -> None:

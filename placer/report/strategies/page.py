@@ -72,8 +72,9 @@ def _curves(outcomes: Sequence[Outcome]) -> UIElement:
         gaps = [median_gap(own, best, after) for after in after_seconds]
         data = {"x": after_seconds, "y": [max(gap, LEAST) for gap in gaps], "told": [f"{gap:.2%}" for gap in gaps]}
         plot.line("x", "y", source=data, name=name, legend_label=name, color=_color(number), line_width=2)
-    plot.legend.click_policy = "hide"
-    plot.add_layout(plot.legend[0], "right")
+    if plot.legend:  # somebody has a plan
+        plot.legend.click_policy = "hide"
+        plot.add_layout(plot.legend[0], "right")
     return plot
 
 
@@ -97,7 +98,8 @@ def _gaps(outcomes: Sequence[Outcome]) -> UIElement:
         color, width = _color(number), 0.7 / len(kinds)
         plot.vbar(place, top="y", bottom=LEAST, width=width, source=middle, color=color, name=label, legend_label=label)
         plot.scatter(place, "y", size=7, source=worst, color=color, line_color="black", name=f"{label}, worst")
-    plot.add_layout(plot.legend[0], "right")
+    if plot.legend:
+        plot.add_layout(plot.legend[0], "right")
     return plot
 
 

@@ -42,7 +42,7 @@ def _same_dim(barred: Callable[[Call], Sequence[Argument]]) -> RowRule:
     """Rows in any dim but those that the arguments `barred` name, in the same dim of the results."""
 
     def rule(call: Call, lays: Lays) -> list[Standing] | None:
-        rank = len(call.tensor(0).shape)
+        rank = max(len(tensor.shape) for tensor in call.tensors)
         named = {dim % rank for one in barred(call) for dim in integers(one)}
         cuts = {lay for lay in lays if lay is not WHOLE}
         only = next(iter(cuts)) if len(cuts) == 1 else None

@@ -36,8 +36,10 @@ class Part:
 
 
 def short_tasks(tasks: TaskGraph, least: float) -> frozenset[int]:
-    """Tasks of at most so many seconds, on any device, that share their device with none."""
-    alone = {own[0] for own in tasks.groups.values() if len(own) == 1}
+    """Tasks of at most so many seconds, on any device, that share their device with none and take no memory that may be
+    missing elsewhere."""
+    free = math.fsum(tasks.size) <= min(tasks.memory)
+    alone = {own[0] for own in tasks.groups.values() if len(own) == 1 and (free or not tasks.size[own[0]])}
     return frozenset(task for task in alone if max(tasks.seconds[task]) <= least)
 
 

@@ -23,11 +23,14 @@ from ortools.sat.python import cp_model
 
 from placer.costs.communication.network import LinkCost
 from placer.strategies.lists.finish_time.contraction import Part, Way
+from placer.strategies.lists.schedule import MEMORY_ROUNDING
 from placer.strategies.lists.task_graph import TaskGraph
 from placer.strategies.placement.ilp import solver_of
 
 # Whole units in the finish time that is known.
 UNITS = 150_000
+# Units of memory of all tasks; of larger terms see `UNITS` in `placer.strategies.placement.ilp`.
+MOST_HELD = 2.0**30
 # An arrival is the sum of four rounded numbers.
 ROUNDED = 4
 
@@ -140,11 +143,18 @@ class Program:
                     self.model.add(a == b)
         for device, memory in enumerate(tasks.memory):
             if math.fsum(tasks.size) > memory:
-                held = sum(math.floor(tasks.size[task]) * row[device] for task, row in self.x.items())
-                self.model.add(held <= math.ceil(memory))
+                self._fits(device, memory)
         if len({*zip(*tasks.seconds, strict=True)}) == 1 == len(set(tasks.memory)) == len(self._links()):
             longest = max(self.x, key=lambda task: tasks.seconds[task][0])
             self.model.add(self.x[longest][0] == 1)
+
+    def _fits(self, device: int, memory: float) -> None:
+        """What a device holds, in whole bytes or, of very many and of parts of one, in shares of all."""
+        room, held_by_all = memory * (1 + MEMORY_ROUNDING), math.fsum(self._tasks.size)
+        whole = held_by_all <= MOST_HELD and all(size == math.floor(size) for size in self._tasks.size)
+        unit = 1.0 if whole else held_by_all / MOST_HELD
+        held = sum(math.floor(self._tasks.size[task] / unit) * row[device] for task, row in self.x.items())
+        self.model.add(held <= math.floor(room / unit))
 
     def _links(self) -> set[LinkCost]:
         tasks = self._tasks

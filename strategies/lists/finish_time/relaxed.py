@@ -41,8 +41,11 @@ def simple_bound(tasks: TaskGraph) -> float:
     return max(ways(tasks).bound, math.fsum(map(min, tasks.seconds)) / len(tasks.devices))
 
 
-def relaxed(tasks: TaskGraph, known: tuple[int, ...], value: float, *, effort: float, seconds: float | None) -> Relaxed:
-    """What CP-SAT proves and finds within `effort` (deterministic seconds) from a placement of a known finish time."""
+def relaxed(
+    tasks: TaskGraph, known: tuple[int, ...] | None, value: float, *, effort: float, seconds: float | None
+) -> Relaxed:
+    """What CP-SAT proves and finds within `effort` (deterministic seconds) from a placement of a known finish time, or
+    where none is known, of those that take at most `value`. An infinite bound: there is none."""
     bound, least = simple_bound(tasks), SHORT * value
     short = short_tasks(tasks, least)
     part = contracted(tasks, frozenset(range(tasks.count)), short, least)
@@ -53,11 +56,12 @@ def relaxed(tasks: TaskGraph, known: tuple[int, ...], value: float, *, effort: f
     narrowing.narrow(Clock.of(WINDOWS * effort, None if seconds is None else WINDOWS * seconds))
     bound = max(bound, narrowing.windows.bound)
     program = Program(tasks, part, value, narrowing.windows)
-    program.hint(known)
+    if known is not None:
+        program.hint(known)
     workers = 1 if seconds is None else max(WORKERS, os.cpu_count() or 1)
     proof = program.solve((1 - WINDOWS) * effort, None if seconds is None else (1 - WINDOWS) * seconds, workers)
     return Relaxed(
-        bound=max(bound, min(value, proof.bound)),
+        bound=max(bound, proof.bound if known is None else min(value, proof.bound)),
         placement=None if proof.homes is None else _unfolded(tasks, proof.homes),
     )
 

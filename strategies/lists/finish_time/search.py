@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from placer.errors import Infeasible, UsageError
 from placer.placement.device_queues import DeviceQueues
+from placer.placement.legality import violations
 from placer.placement.problem import BoundedPlacement, PlacementProblem
 from placer.strategies.lists.finish_time.annealing import Annealing, Placed
 from placer.strategies.lists.finish_time.relaxed import Relaxed, relaxed, simple_bound
@@ -68,6 +69,8 @@ def finish_time(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     for start in starts:
         effort.keep(start)
     if effort.best is None:
+        starts = _by_program(problem, tasks, queues, limits, effort)
+    if effort.best is None:
         return BoundedPlacement(placement=None, bound=effort.bound, notes=notes)
     annealing = Annealing(tasks, queues.finish, random.Random(SEED))
     for number, start in enumerate(starts[:2], 1):
@@ -76,11 +79,28 @@ def finish_time(problem: PlacementProblem, limits: Limits) -> BoundedPlacement:
     if not effort.over or limits.seconds is not None:
         proof = _proved(tasks, effort.best, limits, max(0.0, begun + seconds - time.perf_counter()))
         effort.bound, effort.until = max(effort.bound, proof.bound), begun + seconds
-        if proof.placement is not None:
+        if proof.placement is not None and not violations(problem, proof.placement, "makespan"):
             start = Placed(placement=proof.placement, value=queues.finish(proof.placement))
             effort.keep(start)
             _anneal(annealing, tasks, start, effort)
     return BoundedPlacement(placement=effort.best.placement, bound=min(effort.bound, effort.best.value), notes=notes)
+
+
+def _by_program(
+    problem: PlacementProblem, tasks: TaskGraph, queues: DeviceQueues, limits: Limits, effort: _Effort
+) -> list[Placed]:
+    """Where no method fits into the memories what the program finds among placements as slow as one op and message
+    after the other."""
+    longest = [max(each for each in own if math.isfinite(each)) for own in tasks.seconds if math.isfinite(min(own))]
+    sent = [max(tasks.transfer(edge, a, b) for a in tasks.devices for b in tasks.devices) for edge in tasks.edges]
+    slowest, spent = math.fsum((*longest, *sent)), limits.solver_seconds(EFFORT)
+    proof = relaxed(tasks, None, slowest, effort=spent, seconds=limits.seconds)
+    effort.bound = max(effort.bound, proof.bound)
+    if proof.placement is None or violations(problem, proof.placement, "makespan"):
+        return []
+    effort.keep(Placed(placement=proof.placement, value=queues.finish(proof.placement)))
+    assert effort.best is not None
+    return [effort.best]
 
 
 def _proved(tasks: TaskGraph, known: Placed, limits: Limits, left: float) -> Relaxed:
