@@ -53,7 +53,8 @@ def relaxed(
     if not 0 < cells <= MOST_CELLS or value <= bound * (1 + CLOSE) or effort <= 0 or seconds == 0:
         return Relaxed(bound=bound)
     narrowing = Narrowing(tasks, value, short, least)
-    narrowing.narrow(Clock.of(WINDOWS * effort, None if seconds is None else WINDOWS * seconds))
+    clock = Clock.of(WINDOWS * effort, None if seconds is None else WINDOWS * seconds)
+    narrowing.narrow(frozenset(part.tasks), clock)
     bound = max(bound, narrowing.windows.bound)
     program = Program(tasks, part, value, narrowing.windows)
     if known is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from placer.strategies.lists.finish_time.contraction import contracted, far_from_long
@@ -93,11 +93,9 @@ class Narrowing:
         self._fastest = [min(own) for own in tasks.seconds]
         self.windows = ways(tasks)
 
-    def narrow(self, clock: Clock) -> None:
-        """In any order for all that stay, then queued along the longest ways."""
-        every = range(self._tasks.count)
-        kept = frozenset(contracted(self._tasks, frozenset(every), self._short, self._least).tasks)
-        for task, head in self._by_size(every):
+    def narrow(self, kept: frozenset[int], clock: Clock) -> None:
+        """In any order for all that stay of the whole graph, then queued along the longest ways."""
+        for task, head in self._by_size(range(self._tasks.count)):
             if not self._follows(task, head, kept) and task in kept:
                 self._one(task, head, clock, queued=False)
         longest = [task for task in kept if self._promise(task) >= LONG * self.windows.bound]
@@ -111,10 +109,10 @@ class Narrowing:
     def _promise(self, task: int) -> float:
         return self.windows.heads[task] + self.windows.tails[task]
 
-    def _by_size(self, some: Iterable[int]) -> Iterator[tuple[int, bool]]:
+    def _by_size(self, some: Iterable[int]) -> list[tuple[int, bool]]:
         """Heads and tails of these, the smallest part first."""
         both = [(task, head) for task in some for head in (True, False)]
-        return iter(sorted(both, key=lambda each: (self._around(*each).bit_count(), each)))
+        return sorted(both, key=lambda each: (self._around(*each).bit_count(), each))
 
     def _around(self, task: int, head: bool) -> int:
         return self._reach.before[task] if head else self._reach.behind[task]
@@ -133,11 +131,13 @@ class Narrowing:
         return alone
 
     def _one(self, task: int, head: bool, clock: Clock, *, queued: bool) -> None:
+        if clock.over:
+            return
         around = self._around(task, head)
         among = frozenset(i for i in range(self._tasks.count) if around >> i & 1) | {task}
         folded = (self._few if queued else self._short) - {task}
         part = contracted(self._tasks, among, folded, self._least)
-        if clock.over or len(part.tasks) <= 2 or (queued and len(part.tasks) > MOST_QUEUED):
+        if len(part.tasks) <= 2 or (queued and len(part.tasks) > MOST_QUEUED):
             return
         seen = self.windows
         given = Windows(heads=seen.heads if head else [0.0] * self._tasks.count, tails=seen.tails)
