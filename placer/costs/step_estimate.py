@@ -226,15 +226,16 @@ def _messages(own: Sequence[PricedStage], plan: Plan) -> tuple[Messages, Message
     for number, transfer in enumerate(found):
         source, target = (own[stage] for stage in (transfer.source, transfer.target))
         between = source.costs.messages.between
-        seconds = {
-            rows: between(source.known.stage, target.mesh, transfer.values, rows) for rows in set(plan.microbatches)
-        }
         pair, ours, theirs = (transfer.source, transfer.target), source.mesh.devices, target.mesh.devices
         forward, backward = network.messages(ours, theirs, 0), network.messages(theirs, ours, 0)
         out, back = taken[number], taken[number + len(found)]
-        sent[pair] = tuple(out.wire(seconds[rows].forward, forward) for rows in plan.microbatches)
+        on, returning = {}, {}
+        for rows in set(plan.microbatches):
+            seconds = between(source.known.stage, target.mesh, transfer.values, rows)
+            on[rows], returning[rows] = out.wire(seconds.forward, forward), back.wire(seconds.backward, backward)
+        sent[pair] = tuple([on[rows] for rows in plan.microbatches])
         if transfer.differentiable:
-            returned[pair] = tuple(back.wire(seconds[rows].backward, backward) for rows in plan.microbatches)
+            returned[pair] = tuple([returning[rows] for rows in plan.microbatches])
     return sent, returned
 
 

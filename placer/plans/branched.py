@@ -12,10 +12,13 @@ holds nothing of earlier ones may take it.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from functools import lru_cache
 
-from placer.plans.schedule import UNITS, Action, Actions, prerequisites
+from placer.plans.schedule import UNITS, Action, ActionKind, Actions
 from placer.plans.stage_graph import StageGraph
+
+_KINDS: Sequence[ActionKind] = ("F", "B")
 
 
 @lru_cache(maxsize=256)
@@ -27,55 +30,65 @@ def branched_actions(graph: StageGraph, microbatches: int) -> Actions:
 
 
 class _Order:
-    """The lists while they are made: of each stage the next forward and backward, when everything done ended."""
+    """The lists while they are made: of each stage how many forwards and backwards have begun, and how many are done.
+
+    It takes its microbatches in order, so that the number says which.
+    """
 
     def __init__(self, graph: StageGraph, microbatches: int) -> None:
         self.graph, self.microbatches = graph, microbatches
         self.lines: list[list[Action]] = [[] for _ in range(graph.positions)]
-        self._next = {(stage, kind): 0 for stage in range(len(graph.at)) for kind in ("F", "B")}
-        self._done: set[Action] = set()
         self._stages = [[s for s, at in enumerate(graph.at) if at == p] for p in range(graph.positions)]
+        self._begun = {kind: [0] * len(graph.at) for kind in _KINDS}
+        self._done = {kind: [0] * len(graph.at) for kind in _KINDS}
         self._ends: list[tuple[float, int, Action]] = []
 
     def run(self) -> None:
         """Until nothing is left."""
-        busy, now = [False] * self.graph.positions, 0.0
+        free, now = list(range(self.graph.positions)), 0.0
         while True:
-            for position, stages in enumerate(self._stages):
-                action = None if busy[position] else self._best(stages)
+            for position in sorted(free):
+                action = self._best(self._stages[position])
                 if action is not None:
-                    busy[position] = True
+                    free.remove(position)
                     self._begin(action, position, now)
             if not self._ends:
                 return
             now = self._ends[0][0]
             while self._ends and self._ends[0][0] == now:
                 _, position, action = heapq.heappop(self._ends)
-                self._done.add(action)
-                busy[position] = False
+                self._done[action.kind][action.stage] += 1
+                free.append(position)
 
     def _begin(self, action: Action, position: int, now: float) -> None:
         self.lines[position].append(action)
-        self._next[action.stage, action.kind] += 1
+        self._begun[action.kind][action.stage] += 1
         heapq.heappush(self._ends, (now + self.graph.work[action.stage] * UNITS[action.kind], position, action))
 
     def _best(self, stages: list[int]) -> Action | None:
-        """What to start now at a position of these stages."""
-        backwards = [action for s in stages if (action := self._ready(s, "B")) is not None]
-        ready = backwards or [action for s in stages if (action := self._ready(s, "F")) is not None]
-        return min(ready, key=self._urgency, default=None)
+        """What to start now at a position of these stages; of forwards the one with most behind it, of backwards the
+        one with least before it."""
+        backwards, forwards, left = self._begun["B"], self._begun["F"], self.graph.left
+        ready = [(backwards[s], left[s], s) for s in stages if self._backward_ready(s, backwards[s])]
+        if ready:
+            microbatch, _, stage = min(ready)
+            return Action(stage, "B", microbatch)
+        ready = [(forwards[s], -left[s], s) for s in stages if self._forward_ready(s, forwards[s])]
+        if ready:
+            microbatch, _, stage = min(ready)
+            return Action(stage, "F", microbatch)
+        return None
 
-    def _ready(self, stage: int, kind: str) -> Action | None:
-        """The next forward or backward of a stage, if it may start."""
-        microbatch = self._next[stage, kind]
-        if microbatch == self.microbatches:
-            return None
-        if kind == "F" and microbatch - self._next[stage, "B"] > self.graph.depth[stage]:
-            return None
-        action = Action(stage, "F" if kind == "F" else "B", microbatch)
-        return action if self._done.issuperset(prerequisites(action, self.graph)) else None
+    def _forward_ready(self, stage: int, microbatch: int) -> bool:
+        """Whether what a stage reads of a microbatch is there, and little enough in flight."""
+        if microbatch == self.microbatches or microbatch - self._begun["B"][stage] > self.graph.depth[stage]:
+            return False
+        done = self._done["F"]
+        return all(done[before] > microbatch for before in self.graph.reads[stage])
 
-    def _urgency(self, action: Action) -> tuple[int, float, int]:
-        """Smaller is sooner. A forward is urgent for what comes behind it, a backward for what lies before it."""
-        left = self.graph.left[action.stage]
-        return action.microbatch, -left if action.kind == "F" else left, action.stage
+    def _backward_ready(self, stage: int, microbatch: int) -> bool:
+        """Whether a stage's forward of a microbatch is done, and all gradients that it waits for are there."""
+        if self._done["F"][stage] <= microbatch:
+            return False
+        done = self._done["B"]
+        return all(done[after] > microbatch for after in self.graph.awaits[stage])

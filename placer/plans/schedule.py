@@ -15,14 +15,11 @@
 order that all positions together can follow to the end.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from placer.errors import UsageError
 from placer.plans.stage_graph import StageGraph, chain
@@ -45,8 +42,7 @@ _INPUT_PART: tuple[ActionKind, ActionKind] = ("F", "I")
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Action:
+class Action(NamedTuple):
     """One unit of computation of a stage on a microbatch."""
 
     stage: int
@@ -57,7 +53,7 @@ class Action:
         return f"{self.stage}{self.kind}{self.microbatch}"
 
     @staticmethod
-    def parse(text: str) -> Action:
+    def parse(text: str) -> "Action":
         """The action of `2F0`. Raises UsageError for anything else."""
         found = _ACTION.fullmatch(text)
         if found is None:
@@ -137,6 +133,7 @@ def timetable(
     """
     graph = _graph(stages)
     times: dict[Action, tuple[float, float]] = {}
+    reached: dict[Action, float] = {}
     clock, following = [0.0] * len(schedule), [0] * len(schedule)
     waiting: dict[Action, list[int]] = {}
     runnable = list(range(len(schedule)))
@@ -146,15 +143,16 @@ def timetable(
         while following[position] < len(line):
             action = line[following[position]]
             needs = prerequisites(action, graph)
-            missing = next((need for need in needs if need not in times), None)
+            missing = next((need for need in needs if need not in reached), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(position)
                 break
-            start = max([clock[position], *(times[need][1] for need in needs)])
-            clock[position] = start + graph.work[action.stage] * seconds[action.kind]
-            times[action] = times[milestone(action)] = (start, clock[position])
+            start = max([clock[position], *[reached[need] for need in needs]])
+            clock[position] = end = start + graph.work[action.stage] * seconds[action.kind]
+            done = milestone(action)
+            times[action], reached[done] = (start, end), end
             following[position] += 1
-            runnable += waiting.pop(milestone(action), [])
+            runnable += waiting.pop(done, ())
     return {action: times[action] for line in schedule for action in line if action in times}
 
 
@@ -167,10 +165,10 @@ def prerequisites(action: Action, graph: StageGraph) -> tuple[Action, ...]:
     """The milestones that must be reached before `action`."""
     s, m = action.stage, action.microbatch
     if action.kind == "F":
-        return tuple(Action(before, "F", m) for before in graph.reads[s])
+        return tuple([Action(before, "F", m) for before in graph.reads[s]])
     if action.kind == "W":
         return (Action(s, "B", m),)
-    return (Action(s, "F", m), *(Action(after, "B", m) for after in graph.awaits[s]))
+    return (Action(s, "F", m), *[Action(after, "B", m) for after in graph.awaits[s]])
 
 
 def _graph(stages: int | StageGraph) -> StageGraph:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,4 +167,4 @@ def test_a_planted_swap_of_forward_and_backward_is_caught(
 
 
 def test_an_action_is_a_value() -> None:
-    assert replace(Action(1, "F", 2), kind="B") == Action(1, "B", 2)
+    assert Action(1, "F", 2)._replace(kind="B") == Action(1, "B", 2)

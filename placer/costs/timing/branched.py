@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from placer.costs.timing.played import Turn, Wire, played
-from placer.plans.schedule import Action, Actions, milestone, prerequisites, timetable
+from placer.plans.schedule import Action, ActionKind, Actions, timetable
 from placer.plans.stage_graph import StageGraph
 
 # (stage that makes, stage that reads) -> the messages of each microbatch: values on, or their gradients back.
@@ -26,14 +26,13 @@ REMEMBERED = 64
 # Of each stage the seconds of each microbatch.
 PassSeconds = Sequence[Sequence[float]]
 
-# A time, what comes first at it (messages, reductions, actions), then whatever makes the order that of programs.
-_Key = tuple[float, int, int, int]
 # An action, or the number of a stage whose gradients are reduced; None: nothing more.
 _Does = Action | int | None
 # The stages at both ends of messages.
 _Ends = tuple[tuple[int, int], ...]
-# What positions come to: a message by its number, or what it does.
-_Entry = tuple[_Key, int | None, _Does, tuple[int, ...]]
+# What a position comes to: when, what comes first then (0 messages, 1 reductions, 2 actions), the position that makes
+# it, the number of the message or of the action in its line, and what it does.
+_Entry = tuple[float, int, int, int, _Does]
 
 
 class _Place(NamedTuple):
@@ -101,42 +100,55 @@ def _places(
     order: Actions, graph: StageGraph, sent: _Ends, returned: _Ends, reducing: tuple[bool, ...]
 ) -> tuple[tuple[_Place, ...], ...]:
     """Of each position what it comes to, in the order of its program (`placer.program.lowering`)."""
-    count = 1 + max(action.microbatch for line in order for action in line)
-    made = [(Action(source, "F", m), target) for source, target in sent for m in range(count)]
-    made += [(Action(target, "B", m), source) for source, target in returned for m in range(count)]
-    numbers = {message: number for number, message in enumerate(made)}
-    lines: list[list[_Place]] = [[] for _ in order]
-    met: list[list[int]] = [[] for _ in order]
-    for _, message, entry, positions in sorted(_entries(order, graph, numbers, reducing), key=lambda one: one[0]):
-        for position in positions:
-            if message is not None:
-                met[position].append(message)
-                continue
-            read = _read(entry, graph, numbers) if isinstance(entry, Action) else ()
-            lines[position].append(_Place(tuple(met[position]), read, entry))
-            met[position].clear()
-    return tuple((*line, _Place(tuple(left), (), None)) for line, left in zip(lines, met, strict=True))
+    times, count = timetable(order, graph), 1 + max(action.microbatch for line in order for action in line)
+    entries = [list(_own(position, line, times, reducing)) for position, line in enumerate(order)]
+    coming: dict[tuple[bool, int], list[int]] = {}
+    for first, (maker, reader, back) in enumerate(_kinds_of_messages(sent, returned)):
+        coming.setdefault((back, reader), []).append(first * count)
+        at = graph.at[maker]
+        for microbatch, end in enumerate(_ends(maker, back, times, count)):
+            entry = (end, 0, at, first * count + microbatch, None)
+            entries[at].append(entry)
+            entries[graph.at[reader]].append(entry)
+    return tuple(_in_order(own, coming) for own in entries)
 
 
-def _read(action: Action, graph: StageGraph, numbers: Mapping[tuple[Action, int], int]) -> tuple[int, ...]:
-    """The messages that an action reads."""
-    found = ((need, action.stage) for need in prerequisites(action, graph))
-    return tuple(numbers[one] for one in found if one in numbers)
+def _kinds_of_messages(sent: _Ends, returned: _Ends) -> Iterator[tuple[int, int, bool]]:
+    """The stage that makes a message of each microbatch, the one that reads it, and whether it is a gradient."""
+    yield from ((source, target, False) for source, target in sent)
+    yield from ((target, source, True) for source, target in returned)
 
 
-def _entries(
-    order: Actions, graph: StageGraph, numbers: Mapping[tuple[Action, int], int], reducing: Sequence[bool]
+def _own(
+    position: int, line: Sequence[Action], times: Mapping[Action, tuple[float, float]], reducing: Sequence[bool]
 ) -> Iterator[_Entry]:
-    """All that positions come to with its place in the order, and whose it is."""
-    times = timetable(order, graph)
-    for position, line in enumerate(order):
-        last = {action.stage: action for action in line}
-        for action in line:
-            start, end = times[action]
-            yield (start, 2, position, 0), None, action, (position,)
-            if last[action.stage] is action and reducing[action.stage]:
-                yield (end, 1, position, 0), None, action.stage, (position,)
-    made = {milestone(action): end for action, (_, end) in times.items() if action.kind != "W"}
-    for (action, reader), number in numbers.items():
-        ends = graph.at[action.stage], graph.at[reader]
-        yield (made[action], 0, ends[0], number), number, None, ends
+    """What a position does, and what it reduces behind the last action of a stage."""
+    last = {action.stage: number for number, action in enumerate(line)}
+    for number, action in enumerate(line):
+        start, end = times[action]
+        yield start, 2, position, number, action
+        if last[action.stage] == number and reducing[action.stage]:
+            yield end, 1, position, number, action.stage
+
+
+def _ends(maker: int, back: bool, times: Mapping[Action, tuple[float, float]], count: int) -> Iterator[float]:
+    """When a stage has made what it sends of each microbatch: its forwards' end, or that of what its backward sends."""
+    kind: ActionKind = "F" if not back else "I" if Action(maker, "I", 0) in times else "B"
+    return (times[Action(maker, kind, microbatch)][1] for microbatch in range(count))
+
+
+def _in_order(entries: list[_Entry], coming: Mapping[tuple[bool, int], Sequence[int]]) -> tuple[_Place, ...]:
+    """What one position comes to; `coming` has the number of the first microbatch's messages to a stage."""
+    line: list[_Place] = []
+    met: list[int] = []
+    for _, what, _, number, does in sorted(entries):
+        if what == 0:
+            met.append(number)
+            continue
+        read: tuple[int, ...] = ()
+        if isinstance(does, Action) and does.kind != "W":
+            firsts = coming.get((does.kind != "F", does.stage), ())
+            read = tuple([first + does.microbatch for first in firsts])
+        line.append(_Place(tuple(met), read, does))
+        met.clear()
+    return (*line, _Place(tuple(met), (), None))

@@ -97,6 +97,8 @@ class _Play:
     def _moved(self, wire: Wire, ready: float) -> float:
         """When a message that both ends have come to has arrived."""
         latency, occupied, leaving, arriving = wire
+        if not leaving and not arriving:
+            return ready + latency + occupied
         free = self.free
         entering = max([free.get(way, 0.0) for way in arriving], default=0.0)
         begin = max([ready, entering - latency, *[free.get(way, 0.0) for way in leaving]])
