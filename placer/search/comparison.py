@@ -24,7 +24,7 @@ from placer.search.problem import Problem
 from placer.search.progress import Progress
 
 # Strategies that draw: only to these is a seed anything.
-DRAWING = ("local", "genetic", "policy", "horizontal", "auto")
+DRAWING = ("local", "genetic", "policy", "min_cut", "horizontal", "auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

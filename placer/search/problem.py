@@ -135,7 +135,7 @@ BUILT_IN = {
     "stages": "placer.strategies.inter_op.search:Stages",
     "genetic": "placer.strategies.genetic.search:Genetic",
     "local": "placer.strategies.local.search:LocalSearch",
-    "min_cut": "placer.strategies.min_cut.search:MinCut",
+    "min_cut": "placer.strategies.local.polished:PolishedCuts",
     "heft": "placer.strategies.lists.strategies:Heft",
     "etf": "placer.strategies.lists.strategies:EarliestTask",
     "sct": "placer.strategies.lists.strategies:SmallCommunication",
@@ -144,7 +144,7 @@ BUILT_IN = {
     "metis": "placer.strategies.lists.strategies:Metis",
     "lists": "placer.strategies.lists.strategies:Lists",
     "horizontal": "placer.strategies.horizontal.search:Horizontal",
-    "policy": "placer.strategies.policy.strategy:Policy",
+    "policy": "placer.strategies.local.polished:PolishedPolicy",
     "auto": "placer.strategies.auto:Portfolio",
 }
 

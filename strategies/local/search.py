@@ -9,6 +9,9 @@ In: a Problem. Out: the best plan seen, without a bound: it proves nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from placer.errors import Infeasible
 from placer.search.problem import Problem, Solution
 from placer.strategies.local.descent import descended
@@ -35,16 +38,33 @@ class LocalSearch:
 
     def _solved(self, problem: Problem) -> Solution | Infeasible:
         walk = Walk(problem)
-        seeds = walk.seeds()
-        stale, begun = 0, 0
-        while not walk.over and (walk.limited or stale < STALE):
-            before = walk.best[0] if walk.best else None
-            start = seeds[begun] if begun < len(seeds) else walk.begun()
-            if start is not None:
-                _searched(walk, start)
-            begun += 1
-            stale = stale + 1 if walk.best and walk.best[0] is before else 0
-        return walk.result(self.name)
+        return best_from(walk, walk.seeds(), self.name)
+
+
+def best_from(walk: Walk, seeds: Sequence[Seen], name: str) -> Solution | Infeasible:
+    """The best plan that a search from one seed after the other finds, or what binds; the best so far after an
+    interrupt. Raises KeyboardInterrupt where that came before a legal plan."""
+    interrupted = False
+    try:
+        _search(walk, seeds)
+    except KeyboardInterrupt:
+        interrupted = bool(walk.best)
+        if not interrupted:
+            raise
+    found = walk.result(name)
+    return replace(found, ended="interrupt") if interrupted and isinstance(found, Solution) else found
+
+
+def _search(walk: Walk, seeds: Sequence[Seen]) -> None:
+    """Search from one seed after the other, then from plans drawn at random."""
+    stale, begun = 0, 0
+    while not walk.over and (walk.limited or stale < STALE):
+        before = walk.best[0] if walk.best else None
+        start = seeds[begun] if begun < len(seeds) else walk.begun()
+        if start is not None:
+            _searched(walk, start)
+        begun += 1
+        stale = stale + 1 if walk.best and walk.best[0] is before else 0
 
 
 def _searched(walk: Walk, start: Seen) -> Seen:

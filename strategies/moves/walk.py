@@ -51,8 +51,8 @@ BARREN = 3_000
 FRUITLESS = 10
 # How often a neighbour is two moves away: some gains need a replica more and state that is divided over them at once.
 TWICE = 0.2
-# Of what is left of a budget the share of each strategy that is asked for a seed.
-OTHERS = 1 / 6
+# Of what is left of a budget the share of a strategy that is asked for a seed; list schedulers often have the best.
+OTHERS, LISTED = 1 / 6, 1 / 4
 # Draws of an outline for one plan.
 DRAWS = 20
 
@@ -161,19 +161,20 @@ class Walk:
         made._seeded = True
         return made
 
-    def seeds(self) -> list[Seen]:
-        """The plans that are known, or the baselines', the best first; then drawn at random where none is legal."""
+    def seeds(self, *, horizontal: bool = True) -> list[Seen]:
+        """The plans that are known, or the baselines' and of branches the best on devices of their own, the best first;
+        then drawn at random where none is legal."""
         require_pins(self.problem)
         known = self.problem.known_plans
-        found = [seed for plan in known if not self.over for seed in self._given(plan)]
+        found = [seed for plan in known if not self.over for seed in self.given(plan)]
         if not known:
             found = [seed for kind in SEEDS[:-1] if not self.over for seed in self._baseline(kind())]
-            found += self.asked(Lists(), found) if self.around.branches else []
+            found += self.asked(Lists(), found, LISTED) if self.around.branches else []
             found += [seed for kind in SEEDS[-1:] if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:
             self._widen(layouts(halfway(self.problem), self.problem.costs))
-        if not known and self.around.branches and branches_matter(self.problem.graph):
+        if horizontal and not known and self.around.branches and branches_matter(self.problem.graph):
             found += self.asked(Horizontal(), found)
         if not any(seed.legal for seed in found) and not self.over:
             roomy = roomy_layouts(halfway(self.problem), self.problem.costs)
@@ -256,30 +257,30 @@ class Walk:
             return
         self.around = Neighbourhood(self.problem, tuple(both))
 
-    def _given(self, plan: Plan) -> Iterator[Seen]:
+    def given(self, plan: Plan) -> Iterator[Seen]:
         """A plan that is known already, where moves know its kind."""
         self._widen(plan.layouts)
         seen = self.tried(self.around.adopted(plan))
         if seen is not None:
             yield seen
 
-    def asked(self, other: Strategy, before: Sequence[Seen]) -> list[Seen]:
-        """The best plan of another strategy, for a part of the budget."""
+    def asked(self, other: Strategy, before: Sequence[Seen], share: float = OTHERS) -> list[Seen]:
+        """The best plan of another strategy, for a share of what is left of the budget."""
         if self.over:
             return []
         now, until = time.perf_counter(), self.problem.until
         most = EVALUATIONS if self.problem.budget is None else self.problem.budget
         part = replace(
             self.problem,
-            budget=math.ceil((most - self.evaluations) * OTHERS),
-            until=None if until is None else now + (until - now) * OTHERS,
+            budget=math.ceil((most - self.evaluations) * share),
+            until=None if until is None else now + (until - now) * share,
             known_plans=tuple(seed.plan for seed in before if seed.legal),
         )
         found = other.solve(part)
         if isinstance(found, Infeasible):
             return []
         self.evaluations += found.evaluations
-        return [] if self.over else list(self._given(found.plan))
+        return [] if self.over else list(self.given(found.plan))
 
     def _baseline(self, solver: Baseline) -> Iterator[Seen]:
         """The best plan of the first group of candidates with a legal one; else the lightest of all."""

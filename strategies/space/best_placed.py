@@ -1,4 +1,5 @@
-"""The best plan of placements that some method makes for each of a few outlines.
+"""The best plan of placements that some method makes for each of a few outlines, those of one number of devices and of
+microbatches after another.
 
 A placement whose positions follow each other is a chain of stages, under every chain schedule. Where it is not, and
 where the model branches, it is a graph of stages too. Where a plan does not fit, the method is asked again for what
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import groupby, product
 from typing import TypeAlias
 
 from placer.errors import Infeasible
@@ -22,6 +23,9 @@ from placer.strategies.space.placements import Placement, Placing
 
 # Plans that are looked at for a legal one even where the seconds are over.
 SOME = 64
+# Numbers of microbatches in a row that may bring nothing better on so many devices: more of them cost more to price,
+# and gain less and less.
+STALE = 2
 
 CHAINS: tuple[str, ...] = ("1f1b", "gpipe", "zero-bubble")
 
@@ -72,10 +76,15 @@ def best_placed(
 ) -> Solution | Infeasible:
     """The best plan of what each of the methods makes of all outlines; why there is none."""
     best, blocks = _Best(problem), BlockGraph.of(problem.graph)
-    for (outline, layout), placements in product(outlines, methods):
-        if best.judged and best.over:
-            break
-        _tried(best, blocks, outline, layout, placements)
+    stale, devices = 0, 0
+    for (used, _), alike in groupby(outlines, key=lambda entry: (len(entry[0].used), entry[0].count)):
+        stale, devices = stale if used == devices else 0, used
+        before = best.verdict
+        for (outline, layout), placements in product(alike if stale < STALE else (), methods):
+            if best.judged and best.over:
+                break
+            _tried(best, blocks, outline, layout, placements)
+        stale = stale + 1 if before is not None and best.verdict is before else 0
     if best.verdict is None:
         return Infeasible(binding=best.complaint or "pins or cluster leave no cut of the model's blocks")
     return Solution(plan=best.verdict.plan, evaluations=best.judged)

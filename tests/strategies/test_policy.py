@@ -191,7 +191,8 @@ def test_no_more_plans_are_looked_at_than_the_budget_allows(budget: int, monkeyp
 
 
 def test_seconds_that_are_over_leave_the_first_plan() -> None:
-    found = solve_with(replace(drawn_problem(3), until=time.perf_counter()), "policy")
+    found = Policy().solve(replace(drawn_problem(3), until=time.perf_counter()))
+    assert isinstance(found, Solution)
     assert (found.evaluations, found.ended, found.bound) == (1, "seconds", None)
 
 

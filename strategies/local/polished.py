@@ -1,0 +1,108 @@
+"""`min_cut` and `policy` as strategies of `placer.plan`: what either finds alone, and what moves make of it.
+
+    half of what is left after the baselines (list schedulers where the model branches)   the strategy alone
+    the rest                                                                               `local` from its plan, then
+                                                                                           from the baselines
+
+So neither ends with less than the best baseline, which cuts know nothing of (they price no reduction). The plan's
+alternatives say what the strategy found alone. Who knows plans already goes on from them by moves of its own: then the
+strategy is asked alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+from placer.errors import Infeasible
+from placer.plans.plan import Alternative
+from placer.search.problem import Problem, Solution, Strategy
+from placer.strategies.local.search import best_from
+from placer.strategies.min_cut.search import MinCut
+from placer.strategies.moves.walk import Seen, Walk
+from placer.strategies.policy.strategy import Policy
+from placer.strategies.space.pin_conflicts import require_pins
+
+
+class Polished(ABC):
+    """A strategy whose plan goes on by moves."""
+
+    name: str
+    exact = False
+
+    @abstractmethod
+    def alone(self) -> Strategy:
+        """The strategy without moves."""
+
+    def solve(self, problem: Problem) -> Solution | Infeasible:
+        """The best plan found within the budget; why the strategy alone has none where moves have none either. Raises
+        UsageError for contradicting pins."""
+        require_pins(problem)
+        if problem.known_plans:
+            return self.alone().solve(problem)
+        walk = Walk(problem)
+        seeds = walk.seeds(horizontal=False)
+        if walk.over:
+            return walk.result(self.name)
+        found = self.alone().solve(_half(walk, seeds))
+        if isinstance(found, Infeasible):
+            moved = best_from(walk, seeds, self.name)
+            return found if isinstance(moved, Infeasible) else moved
+        walk.evaluations += found.evaluations
+        own = [] if walk.over else list(walk.given(found.plan))
+        if found.ended == "interrupt":
+            return _better(found, walk.result(self.name), self.name)
+        return _better(found, best_from(walk, [*own, *seeds], self.name), self.name)
+
+
+def _half(walk: Walk, seeds: list[Seen]) -> Problem:
+    """The problem for half of what is left of its budget."""
+    problem, now = walk.problem, time.perf_counter()
+    return replace(
+        problem,
+        budget=None if problem.budget is None else max(1, (problem.budget - walk.evaluations) // 2),
+        until=None if problem.until is None else now + (problem.until - now) / 2,
+        known_plans=tuple(seed.plan for seed in seeds if seed.legal),
+    )
+
+
+def _better(alone: Solution, moved: Solution | Infeasible, name: str) -> Solution:
+    """What moves made of what the strategy found alone, which is named beside it; or that, if they know nothing
+    better."""
+    first, best = _seconds(alone), _seconds(moved)
+    if isinstance(moved, Infeasible) or best > first:
+        return replace(alone, plan=replace(alone.plan, strategy=name))
+    reason = f"{first / best - 1:.1%} slower, before moves went on from it and from the baselines"
+    ended = alone.ended if alone.ended == "interrupt" else moved.ended
+    found = Alternative(name=f"{name} alone", step_seconds=first, reason=reason)
+    return replace(moved, alternatives=(found,), ended=ended)
+
+
+def _seconds(found: Solution | Infeasible) -> float:
+    """Seconds of a step of a plan; none is as slow as can be."""
+    if isinstance(found, Infeasible):
+        return math.inf
+    assert found.plan.ledger is not None
+    return found.plan.ledger.step_seconds
+
+
+class PolishedCuts(Polished):
+    """Cuts by the engines for graphs with given costs."""
+
+    name = "min_cut"
+
+    def alone(self) -> Strategy:
+        """The engines."""
+        return MinCut()
+
+
+class PolishedPolicy(Polished):
+    """Learned on small problems, tuned to each."""
+
+    name = "policy"
+
+    def alone(self) -> Strategy:
+        """The game played by the shipped scorer."""
+        return Policy()
