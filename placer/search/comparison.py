@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,12 +28,17 @@ from placer.search.progress import Progress
 DRAWING = ("local", "genetic", "policy", "min_cut", "horizontal", "auto")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """A problem by a name of its own."""
+    """A problem by a name of its own, made when it is asked for: what is known of it already needs none."""
 
     name: str
-    problem: Problem
+    make: Callable[[], Problem]
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.make()
 
     @property
     def kind(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ BUDGET = Budget(evaluations=50)
 
 def cases(count: int = 3) -> list[Case]:
     """Small problems by name."""
-    return [Case(name=f"problem {seed}", problem=random_problem(seed)) for seed in range(count)]
+    return [Case(name=f"problem {seed}", make=partial(random_problem, seed)) for seed in range(count)]
 
 
 def outcome(strategy: str, case: str, seconds: float | None) -> Outcome:
@@ -89,7 +90,7 @@ def test_a_problem_that_fits_nowhere_has_a_reason_and_no_plan() -> None:
         for node, many in case.problem.cluster.groups
     )
     small = replace(case.problem, cluster=replace(case.problem.cluster, groups=nodes))
-    (found,) = compared([Case(name="tight", problem=small)], ["data"], [0], [BUDGET])
+    (found,) = compared([Case(name="tight", make=lambda: small)], ["data"], [0], [BUDGET])
     assert found.step_time_seconds is None
     assert "memory on device" in found.reason
 
@@ -109,6 +110,18 @@ def test_the_command_compares_on_drawn_problems_and_writes_what_it_found(tmp_pat
         lines = list(csv.DictReader(file))
     assert min(float(line["gap"]) for line in lines) == 0.0
     assert (tmp_path / "t.md").read_text().count("\n") == 4
+
+
+def test_what_is_known_is_shown_without_a_model(tmp_path: Path) -> None:
+    rows, suite = tmp_path / "rows.jsonl", tmp_path / "suite.yaml"
+    suite.write_text("models: [{name: a, model: nowhere:nothing, batch: 8x4}]\nclusters: [h100x2]\n")
+    keep(rows, replace(outcome("single", "a on h100x2", 1.0), budget="5"))
+    kept = ["bench", "strategies", "--rows", str(rows), "--json"]
+    for given in (["--suite", str(suite), "--strategies", "single", "--budget", "5"], ["--generated", "0"]):
+        found = CliRunner().invoke(app, [*kept, *given], catch_exceptions=False)
+        assert [own["case"] for own in json.loads(found.stdout)["outcomes"]] == ["a on h100x2"]
+    with pytest.raises(UsageError, match="nowhere"):
+        CliRunner().invoke(app, [*kept, "--suite", str(suite), "--strategies", "data"], catch_exceptions=False)
 
 
 def test_a_search_tells_how_its_best_became_better() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,8 +13,9 @@ import typer
 from placer.cli.options import Json, print_result, require_picture
 from placer.cluster.cluster import Cluster
 from placer.errors import UsageError, require_extra
+from placer.graph import Graph
 from placer.io.files import require_writable, write_bytes, write_text
-from placer.plans.plan import Plan
+from placer.plans.plan import ModelRef, Plan
 from placer.plans.settings import RunSettings
 from placer.report.strategies.measured import MeasuredPlan, measured_document, measured_view
 from placer.report.strategies.table import strategies_csv, strategies_document, strategies_markdown, strategies_view
@@ -26,6 +28,8 @@ from placer.search.suite import Suite, SuiteModel, read_suite
 BASELINES = ("single", "data", "sharded", "even", "megatron")
 CLASSIC = ("heft", "etf", "sct", "critical_path", "greedy", "metis")
 STRATEGIES = (*BASELINES, *CLASSIC, "stages", "horizontal", "min_cut", "local", "genetic", "policy", "auto")
+# A captured model, for a batch that suits so many devices where none is given.
+_Resolved = Callable[[int | None], tuple[ModelRef, Graph]]
 # With --quick: some minutes on two cores.
 QUICK_PROBLEMS, QUICK_BUDGETS = 8, ("200", "2s")
 
@@ -75,7 +79,8 @@ def strategies(
     asked = read_suite(str(suite)) if suite is not None else _suite(models or [], cluster or ["h100x8"])
     drawn = generated if generated is not None else 24 * (suite is None and not file)
     count = QUICK_PROBLEMS if quick else drawn
-    if not asked.models and not count and not file:
+    known = () if rows is None else kept_outcomes(rows)
+    if not (asked.models or count or file or known):
         raise UsageError("there is nothing to compare on; name a model, or a number of problems with --generated")
     if measure:
         _require_local(asked)
@@ -83,7 +88,7 @@ def strategies(
         print_result(measured_view(found), measured_document(found), json)
         return
     cases = (case for found in (_captured(asked), _drawn(count, sizes)) for case in found)
-    outcomes = _outcomes(cases, file or [], names, range(seeds), budgets, rows)
+    outcomes = _outcomes(cases, file or [], names, range(seeds), budgets, rows, known)
     for path, made in ((as_csv, strategies_csv), (markdown, strategies_markdown), (html, _page)):
         if path is not None:
             write_text(path, made(outcomes))
@@ -111,17 +116,17 @@ def _require_places(*paths: Path | None) -> None:
 
 def _outcomes(
     cases: Iterator[Case], files: Sequence[Path], names: Sequence[str], seeds: Sequence[int],
-    budgets: Sequence[Budget], rows: Path | None,
+    budgets: Sequence[Budget], rows: Path | None, known: Sequence[Outcome],
 ) -> list[Outcome]:  # fmt: skip
-    """Those that a file keeps and the others, which are added to it one by one."""
-    known = () if rows is None else kept_outcomes(rows)
+    """Those that a file keeps and the others, which are added to it one by one; all that it keeps if nothing else is
+    asked for."""
     asked, made = {case_name(path) for path in files}, []
     found = compared(_noted(cases, asked), names, seeds, budgets, known)
     for outcome in chain(compared_files(files, names, budgets, known, seeds), found):
         if rows is not None:
             keep(rows, outcome)
         made.append(outcome)
-    return [*(one for one in known if one.case in asked and one.strategy in names), *made]
+    return [*(one for one in known if one.case in (asked or {one.case}) and one.strategy in names), *made]
 
 
 def _noted(cases: Iterator[Case], asked: set[str]) -> Iterator[Case]:
@@ -178,17 +183,27 @@ def _suite(models: Sequence[str], clusters: Sequence[str]) -> Suite:
 
 def _captured(suite: Suite) -> Iterator[Case]:
     """Every model on every cluster; captured once where its batch is given."""
-    from placer import tracer
-
     machines = [(spec, Cluster.load(spec)) for spec in suite.clusters] if suite.models else []
     for model in suite.models:
-        batch = model.batch or None
-        resolved, graph = tracer.resolve(model.model), None
+        resolved = lru_cache(partial(_resolved, model))
         for spec, cluster in machines:
-            if graph is None or batch is None:
-                graph = tracer.capture(resolved, batch=batch, devices=cluster.size)
-            problem = Problem(graph=graph, cluster=cluster, settings=RunSettings(), rows=graph.rows, model=resolved.ref)
-            yield Case(name=f"{model.name} on {spec}", problem=problem)
+            devices = None if model.batch else cluster.size
+            yield Case(name=f"{model.name} on {spec}", make=partial(_problem, resolved, devices, cluster))
+
+
+def _resolved(model: SuiteModel, devices: int | None) -> tuple[ModelRef, Graph]:
+    """What a model is called and its graph, for a batch that suits so many devices where none is given."""
+    from placer import tracer
+
+    found = tracer.resolve(model.model)
+    return found.ref, tracer.capture(found, batch=model.batch or None, devices=devices or 1)
+
+
+def _problem(
+    resolved: Callable[[int | None], tuple[ModelRef, Graph]], devices: int | None, cluster: Cluster
+) -> Problem:
+    ref, graph = resolved(devices)
+    return Problem(graph=graph, cluster=cluster, settings=RunSettings(), rows=graph.rows, model=ref)
 
 
 def _drawn(count: int, sizes: str) -> Iterator[Case]:
@@ -196,4 +211,8 @@ def _drawn(count: int, sizes: str) -> Iterator[Case]:
 
     for seed in range(count):
         problem = drawn_problem(seed, LARGER if sizes == "large" else SEEN)
-        yield Case(name=f"drawn {sizes} {seed} ({problem.graph.name})", problem=problem)
+        yield Case(name=f"drawn {sizes} {seed} ({problem.graph.name})", make=partial(_same, problem))
+
+
+def _same(problem: Problem) -> Problem:
+    return problem
