@@ -14,7 +14,7 @@ from examples.parity.zoo.families import ENTRIES, FAMILIES
 from examples.parity.zoo.judge import Judge
 from examples.parity.zoo.judged import judged
 from examples.parity.zoo.models.second import shifted_rows
-from examples.parity.zoo.models.third import counted_rows, routed, taken_for_granted
+from examples.parity.zoo.models.third import asks_for_ranks, counted_rows, routed, taken_for_granted
 from placer.runtime.distributed.rank_pool import RankPool
 
 BY_NAME = {one.name: one for one in ENTRIES}
@@ -86,6 +86,23 @@ def test_what_a_capture_takes_for_granted_is_looked_at() -> None:
     assert alone == taken_for_granted.REFUSED
     cut = {case.entry.name for case in cases if case.verdict == "equal" and case.layout == "tensor=2"}
     assert cut >= {"LerpedMean", "WrittenAsOut"}
+
+
+def test_a_model_that_asks_for_ranks_hears_of_none() -> None:
+    """What it would send to other ranks, or take from them, one device does not: nor does a rank of a plan."""
+    with warnings.catch_warnings(), RankPool(4) as pool:
+        warnings.simplefilter("ignore")
+        cases = [
+            case
+            for which, only in (("quick", ""), ("all", "tensor=2"))
+            for case in judged(pool, list(asks_for_ranks.ENTRIES), which, only, 0)
+        ]
+    wrong = [case for case in cases if case.verdict not in ("equal", "refused")]
+    assert [(case.entry.name, case.layout, case.told) for case in wrong] == []
+    cut = {case.entry.name for case in cases if case.verdict == "equal" and case.layout == "tensor=2"}
+    assert cut == {one.name for one in asks_for_ranks.ENTRIES}
+    apart = {case.entry.name for case in cases if case.verdict == "equal" and case.layout == "data=2"}
+    assert apart == {"CountedBoxes", "WiderOnMore"}
 
 
 def _planted(right: Numbers, what: str) -> Numbers:

@@ -42,7 +42,7 @@ from examples.parity.zoo.models.second import (
     weights,
     wrapped_parts,
 )
-from examples.parity.zoo.models.third import counted_rows, routed, taken_for_granted
+from examples.parity.zoo.models.third import asks_for_ranks, counted_rows, routed, taken_for_granted
 
 FAMILIES = {
     1: "rows that mix",
@@ -70,7 +70,7 @@ _FILES = {
         kept_tensors, merged_rows, own_backward, passed_numbers, picked_rows, plain_constants, ragged_losses,
         shifted_rows, sizes, weights, wrapped_parts,
     ),
-    10: (routed, counted_rows, taken_for_granted),
+    10: (routed, counted_rows, taken_for_granted, asks_for_ranks),
 }  # fmt: skip
 ENTRIES = tuple(
     replace(one, family=family) for family, files in _FILES.items() for file in files for one in file.ENTRIES

@@ -21,6 +21,7 @@ from torch import fx, nn
 from torch.utils import _pytree
 
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
+from placer.io.one_device import as_on_one_device
 from placer.io.usercode import said, source_line
 from placer.tracer.export import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.foreign_draws import foreign_draws_refused
@@ -144,6 +145,7 @@ def _exported(
         untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
         literals_noted(wrapper.literals, training), values_unchecked(), library_masks_left_out(),
         device or contextlib.nullcontext(), torch.set_grad_enabled(training), scripts_as_written(),
+        as_on_one_device(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made

@@ -23,6 +23,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, UsageError, near_names
 from placer.graph import Graph
+from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import TARGET, OpaqueCost
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, arguments_of, rows_of, try_part
 from placer.tracer.export.unseen import UnseenError
@@ -159,7 +160,8 @@ def _opaque(inputs: list[torch.Tensor], state: list[torch.Tensor], name: str) ->
         return list(_Shapes.apply(name, trains, *inputs, *state))  # type: ignore[no-untyped-call]
     arguments, keywords = arguments_of(part, inputs)
     own = {f"part.{one}": tensor for one, tensor in zip(part.state, state, strict=True)}
-    made = torch.func.functional_call(_Forward(part.module), own, arguments, keywords)
+    with as_on_one_device():
+        made = torch.func.functional_call(_Forward(part.module), own, arguments, keywords)
     return [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None]
 
 

@@ -19,6 +19,7 @@ from torch.utils import _pytree
 
 from placer.errors import UsageError
 from placer.plans.settings import RunSettings
+from placer.runtime.verify.eager.alone import alone
 from placer.runtime.verify.eager.draws import DrawSource, HandedDraws
 from placer.runtime.verify.eager.masks import MaskedDropout, MaskSource
 from placer.runtime.verify.eager.norms import NormRows, PiecewiseNorms
@@ -167,7 +168,7 @@ class EagerRun:
         # A copy: where forward writes into its inputs, the next step has those of a loader again.
         given = {name: tensor.to(self.device, copy=True) for name, tensor in batch.items()}
         enabled = self.settings.precision == "bfloat16-autocast"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
+        with alone(), torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
             if self._loss_fn is not None:
                 return _number(self._loss_fn(self.model(**_taken(self.model, given)), given))
             return _number(_own_loss(self.model(**given)))

@@ -1,0 +1,39 @@
+"""A person's code as it runs on one device, where torch.distributed has no process group.
+
+Ranks have one while they capture a model and run its opaque parts. A model that asks for it (SyncBatchNorm, a count
+that is summed over the ranks, embeddings that are gathered) would compute something else there than the model by
+itself, or wait for ranks that never come to that line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+MODULE = "torch.distributed.distributed_c10d"
+
+
+@contextlib.contextmanager
+def as_on_one_device() -> Iterator[None]:
+    """In the body torch.distributed says on this thread that it is not initialised; other threads go on with it."""
+    distributed = sys.modules.get(MODULE)
+    if distributed is None or not hasattr(distributed, "GroupMember"):
+        yield
+        return
+    with mock.patch.object(distributed, "GroupMember", _WithoutWorld(distributed.GroupMember)):
+        yield
+
+
+class _WithoutWorld:
+    """torch's GroupMember, which every question for the default group ends at, without that group on one thread."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return None if name == "WORLD" and threading.get_ident() == self._thread else getattr(self._real, name)
