@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,6 +26,7 @@ from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeat
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.later_steps import later_difference
 from placer.tracer.export.opaque import calling, unexportable, watched
+from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
 from placer.tracer.export.unfolding import grown
@@ -147,20 +148,39 @@ class Source:
 
 def _with_opaque(source: Source, fold: bool) -> Graph:
     """The Graph; each submodule inside which the export fails for what only running it can tell becomes opaque."""
-    notes: list[str] = []
+    found: dict[str, str] = {}
     while True:
         parts = source.opaque
         try:
             graph = _captured(source, fold).graph
-            return replace(graph, notes=(*graph.notes, *notes))
+            return replace(graph, notes=(*graph.notes, *found.values()))
         except CaptureError as error:
-            name = error.module if isinstance(error, UnseenError) else ""
-            name = name or (_failing(source) if unexportable(error) else "")
-            if not name or name in parts or any(part.startswith(f"{name}.") for part in parts):
+            name = _to_be_opaque(source, error, found)
+            within = {part for part in parts if part.startswith(f"{name}.")}
+            if not name or name in parts or not within <= set(found):
                 raise
-            source = replace(source, opaque={**parts, name: OpaqueCost()})
-            why = str(error).partition(". Export needs")[0]
-            notes.append(f"{name} cannot be exported and is one opaque op, counted by running it once ({why})")
+            kept = {part: cost for part, cost in parts.items() if part not in within}
+            source = replace(source, opaque={**kept, name: OpaqueCost()})
+            why = str(error).partition(". Export needs")[0].removesuffix("; make a part around it opaque")
+            found = {part: note for part, note in found.items() if part not in within}
+            found[name] = f"{name} cannot be exported and is one opaque op, counted by running it once ({why})"
+
+
+def _to_be_opaque(source: Source, error: CaptureError, found: Collection[str]) -> str:
+    """The part for which an export failed; where it was found before and cannot be run by itself, the one around it."""
+    if isinstance(error, PartError):
+        return _around(source.model, error.part) if error.part in found else ""
+    name = error.module if isinstance(error, UnseenError) else ""
+    name = name or (_failing(source) if unexportable(error) else "")
+    return "" if any(part.startswith(f"{name}.") for part in source.opaque) else name
+
+
+def _around(model: nn.Module, name: str) -> str:
+    """The submodule with a forward that holds the submodule `name`; "" where that is the model itself."""
+    around = name.rpartition(".")[0]
+    while around and type(model.get_submodule(around)).forward is nn.Module.forward:
+        around = around.rpartition(".")[0]
+    return around
 
 
 def _failing(source: Source) -> str:
@@ -186,19 +206,23 @@ def _captured(source: Source, fold: bool) -> Captured:
         if classes is not None:
             with contextlib.suppress(CaptureError):
                 return captured(replace(source, example=classes), fold)
-        fresh = source.fresh
-        if fresh is not None and isinstance(error, RaisedError | OtherRowsError):
+        fresh, unseen = source.fresh, None
+        if fresh is not None and isinstance(error, RaisedError | OtherRowsError | PartError):
             for one in filter(None, (example, classes)):
                 again = replace(source, model=fresh(), example=one.fixed())
                 try:
                     return _of_these_rows(captured(again, fold), str(error))
                 except UncapturableError as other:
                     told = str(other)  # with the rows that it wants, it is for another reason
+                    unseen = other if isinstance(other, UnseenError) and other.module else unseen
                 except CaptureError:
                     continue
+        if unseen is not None:
+            raise unseen from error
         shapes = {entry.name: entry.shape for entry in example.entries}
         guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
-        raise CaptureError(f"{told}{hints(shapes, guessed)}") from error
+        told = f"{told}{hints(shapes, guessed)}"
+        raise (PartError(told, error.part) if isinstance(error, PartError) else CaptureError(told)) from error
 
 
 def _of_these_rows(found: Captured, why: str) -> Captured:

@@ -68,3 +68,63 @@ class Noisy(nn.Module):
 def noisy() -> nn.Module:
     """A model with noise."""
     return Noisy()
+
+
+class Hardest(nn.Module):
+    """The largest distance of each row to the rows of its class, and the smallest to the others."""
+
+    def forward(self, x: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        apart, alike = torch.cdist(x, x), classes[:, None] == classes[None]
+        terms = [apart[row][alike[row]].max() - apart[row][~alike[row]].min() for row in range(len(x))]
+        return torch.relu(torch.stack(terms) + 0.3).mean()
+
+
+class Triplets(nn.Module):
+    """A layer and the loss of its hardest rows, which needs two classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.hardest = nn.Linear(WIDTH, WIDTH), Hardest()
+
+    def forward(self, x: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        """The loss."""
+        made: torch.Tensor = self.hardest(self.first(x), classes)
+        return made
+
+
+class Told(nn.Module):
+    """A layer that is told whether to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, busy: bool) -> torch.Tensor:
+        return torch.relu(self.layer(x)) if busy else x
+
+
+class Encoder(nn.Module):
+    """Looks at values, and tells its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Told() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        busy = (x > 0).flatten().any().item()
+        for layer in self.layers:
+            x = layer(x, busy)
+        return x
+
+
+class Encoded(Routed):
+    """An encoder whose layers go by a value that it looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = Encoder()  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of what comes out."""
+        made: torch.Tensor = self.router(self.first(x)).square().mean()
+        return made

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import placer
-from opaque_models import WIDTH, Routed, routed
+from opaque_models import WIDTH, Encoded, Routed, Triplets, routed
 from placer.errors import CaptureError, UsageError
 from placer.graph import Affine, Graph, Op
 from placer.rules import OpaqueCost
@@ -86,6 +86,27 @@ def test_the_traced_graph_runs_the_part_itself_exactly() -> None:
         found = torch.autograd.grad(run(x)[0], list(model.parameters()), allow_unused=True)
         assert [g is None for g in found] == [g is None for g in expected]
         assert all(a is None or b is None or torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_part_that_cannot_take_zeros_is_tried_on_small_numbers() -> None:
+    """Where all rows are of one class, none is of another: torch's min of nothing raises."""
+    batch = {"x": ((ROWS, WIDTH), "float32"), "classes": ((ROWS,), "int64")}
+    for named in ([], ["hardest"]):  # found by itself in a loop over the rows, which other rows make a longer one
+        graph = capture(Triplets(), batch=batch, opaque=named)
+        assert opaque_op(graph).target == "placer.opaque.default"
+    model = Triplets().double()
+    run = trace(model, capture(Triplets().double(), batch=batch)).module
+    x, classes = torch.randn(ROWS, WIDTH, dtype=torch.float64), torch.arange(ROWS) // 2
+    assert torch.equal(run(x, classes)[0], model(x, classes))
+
+
+def test_a_part_told_of_a_value_is_part_of_what_looked_at_it() -> None:
+    """The layers fail, and by themselves they cannot be run: the encoder is the part that can."""
+    graph = capture(Encoded(), batch=BATCH)
+    assert "'router'" in opaque_op(graph).arguments
+    assert [note.partition(" ")[0] for note in graph.notes] == ["router"]
+    with pytest.raises(CaptureError, match=r"router\.layers\.0 is to be opaque.*make a part around it opaque"):
+        capture(Encoded(), batch=BATCH, opaque=["router.layers.0"])
 
 
 def test_it_is_placed_whole_and_a_pipeline_goes_around_it() -> None:

@@ -1,15 +1,17 @@
 """Running an opaque part on this machine, to see the shapes of its results and what it costs.
 
 A copy of the part with small random weights is run on zeros of the inputs' shapes, once for each number of rows; a
-straight line through what was seen tells the rest.
+straight line through what was seen tells the rest. A part that cannot take zeros (one that looks for what differs) is
+run on small numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -30,6 +32,14 @@ RUNS = 5
 SCALE = 0.02
 # Stands for a tensor among the leaves of a call.
 HERE = object()
+
+
+class PartError(CaptureError):
+    """A part that is to be opaque cannot be run by itself. part: its name."""
+
+    def __init__(self, message: str, part: str) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,21 +118,27 @@ def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
 
 def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
     with _disable_current_modes(), torch.random.fork_rng(devices=()):
-        torch.manual_seed(SEED)
         try:
-            return _run(part, inputs)
+            return _run(part, inputs, torch.zeros)
         except Exception as error:
-            raise CaptureError(
-                f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(error)}; "
-                "make a part around it opaque"
-            ) from error
+            with contextlib.suppress(Exception):
+                return _run(part, inputs, _numbers)
+            told = f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(error)}"
+            raise PartError(f"{told}; make a part around it opaque", part.name) from error
 
 
-def _run(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
+def _numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
+    """Normal ones, or 0 and 1 in turns."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, dtype=dtype)
+    return (torch.arange(math.prod(shape)) % 2).reshape(shape).to(dtype)
+
+
+def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., torch.Tensor]) -> Tried:
+    torch.manual_seed(SEED)
     module = _real(part.module)
     given = [
-        torch.zeros(tuple(t.shape), dtype=t.dtype).requires_grad_(t.is_floating_point() and t.requires_grad)
-        for t in inputs
+        filled(tuple(t.shape), dtype=t.dtype).requires_grad_(t.is_floating_point() and t.requires_grad) for t in inputs
     ]
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
     kept: dict[int, torch.Tensor] = {}
