@@ -67,6 +67,33 @@ def test_an_encoder_hides_nothing() -> None:
     assert not masked(capture(model, batch=BATCH))
 
 
+class _Padded(nn.Module):
+    """Padding that forward makes: none, or the last token of each row."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.model, self.hidden = llama(), hidden
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        shown = torch.arange(TOKENS, device=input_ids.device).expand(input_ids.shape) < TOKENS - self.hidden
+        ones = torch.ones(input_ids.shape, device=input_ids.device)
+        loss: Tensor = self.model(input_ids, labels=labels, attention_mask=shown if self.hidden else ones).loss
+        return loss
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_padding_of_ones_that_a_model_makes_hides_nothing(hidden: int) -> None:
+    assert masked(capture(_Padded(hidden), batch=BATCH)) == bool(hidden)
+
+
+def test_a_model_that_can_add_no_mask_is_captured_as_it_trains() -> None:
+    """Nystromformer makes a mask of ones, which transformers leaves out; to its landmarks none could be added."""
+    sizes = {**SIZES, "num_landmarks": 4, "segment_means_seq_len": TOKENS, "conv_kernel_size": 5}
+    with torch.device("meta"):
+        model = transformers.NystromformerForMaskedLM(transformers.NystromformerConfig(**sizes))
+    assert capture(model, batch=BATCH).loss.reduction == "sum"
+
+
 @pytest.mark.parametrize(("window", "kept"), [(8, True), (TOKENS, True), (TOKENS + 1, False)])
 def test_a_window_shorter_than_the_sequence_is_a_mask(window: int, kept: bool) -> None:
     assert masked(capture(mistral(window), batch=BATCH)) == kept

@@ -2,8 +2,9 @@
 
 It looks whether rows hold several sequences, in the values of their positions, and whether a mask would say no more
 than a flag does; of what it traces it takes neither for granted (its masking_utils.py). A captured model would make a
-mask of all positions, with which no kernel skips what is hidden, and keep one for each row. Where positions are made
-of constants (`known_values`) and there is no padding, the answers are those of training.
+mask of all positions, with which no kernel skips what is hidden, and keep one for each row; and some models cannot add
+one. Where positions are made of constants (`known_values`) and there is no padding, or one that hides nothing by
+constants too, the answers are those of training.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def library_masks_left_out() -> Iterator[None]:
     known = KnownValues()
     answers: dict[str, Callable[..., Any]] = {
         "find_packed_sequence_indices": partial(_packed, known),
-        "_ignore_causal_mask_sdpa": _needs_no_causal,
-        "_ignore_bidirectional_mask_sdpa": _needs_none,
+        "_ignore_causal_mask_sdpa": partial(_needs_no_causal, known),
+        "_ignore_bidirectional_mask_sdpa": partial(_needs_none, known),
     }
     with contextlib.ExitStack() as entered:
         entered.enter_context(known)
@@ -65,17 +66,19 @@ def _packed(known: KnownValues, given: dict[str, Any]) -> Any:
     return None if one else NotImplemented
 
 
-def _needs_no_causal(given: dict[str, Any]) -> Any:
+def _needs_no_causal(known: KnownValues, given: dict[str, Any]) -> Any:
     """True where the flag says what the mask would: as many keys as queries, no padding, no window."""
     queries, keys = given.get("q_length", given.get("query_length")), given.get("kv_length")
-    return True if queries == keys and isinstance(keys, int) and _unpadded(given) else NotImplemented
+    return True if queries == keys and isinstance(keys, int) and _unpadded(known, given) else NotImplemented
 
 
-def _needs_none(given: dict[str, Any]) -> Any:
+def _needs_none(known: KnownValues, given: dict[str, Any]) -> Any:
     """True where the mask would hide nothing."""
-    return True if _unpadded(given) else NotImplemented
+    return True if _unpadded(known, given) else NotImplemented
 
 
-def _unpadded(given: dict[str, Any]) -> bool:
-    window, keys = given.get("local_attention_size"), given.get("kv_length")
-    return given.get("padding_mask", ...) is None and isinstance(keys, int) and (window is None or keys < window)
+def _unpadded(known: KnownValues, given: dict[str, Any]) -> bool:
+    """No padding is given, or one that the model made of ones alone; and no window hides what is there."""
+    window, keys, padding = given.get("local_attention_size"), given.get("kv_length"), given.get("padding_mask", ...)
+    whole = padding is None or (isinstance(padding, Tensor) and bool(known.say(padding, Tensor.all)))
+    return whole and isinstance(keys, int) and (window is None or keys < window)
