@@ -277,7 +277,10 @@ def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
     mixing = [name for name, cost in parts.items() if not cost.rows_apart]
     if not mixing or loss.reduction == "none":
         return loss
-    why = f"{mixing[0]} is opaque and may mix rows of the batch; say rows_apart=True of it if it does not"
+    why = (
+        f"{mixing[0]} is opaque and may mix rows of the batch; if it does not, say so in Python: "
+        f"placer.plan(..., opaque={{{mixing[0]!r}: OpaqueCost(rows_apart=True)}}), which placer.rules has"
+    )
     return replace(loss, reduction="other", why=why)
 
 

@@ -71,6 +71,7 @@ def test_the_batch_is_split_only_where_it_is_said_that_rows_stay_apart() -> None
     apart = capture(routed(), batch=BATCH, opaque={"router": OpaqueCost(rows_apart=True)})
     assert whole.loss.reduction == "other"
     assert "router is opaque" in whole.loss.why
+    assert "opaque={'router': OpaqueCost(rows_apart=True)}" in whole.loss.why
     assert apart.loss.reduction == "sum"
     assert not whole_batch_reason(apart, statistics=False)
 
@@ -153,6 +154,16 @@ def test_what_has_sizes_by_values_is_said_to_be_for_a_submodule() -> None:
     ) as error:
         capture(Chosen(), batch=BATCH)
     assert "meta_nonzero" not in str(error.value)
+
+
+def test_what_counts_values_is_told_how_to_count_them_into_a_fixed_size() -> None:
+    class Counted(Routed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.Tensor.sum(self.first(x) / torch.bincount((x[:, 0] > 0).long(), minlength=2).amax())
+
+    with pytest.raises(CaptureError, match=r"aten::bincount gives more .*torch\.zeros\(n\)\.index_add") as error:
+        capture(Counted(), batch=BATCH)
+    assert "mask of fixed size" not in str(error.value)
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -339,11 +339,18 @@ def require_plain_gradients(model: nn.Module) -> None:
             )
 
 
+#: What to write instead of an op whose sizes follow from values.
+_MASKED = "write it with a mask of fixed size (torch.where(mask, a, b))"
+_OF_FIXED_SIZE: dict[object, str] = {
+    torch.ops.aten.bincount.default: "count into a fixed size (torch.zeros(n).index_add(0, x, torch.ones(len(x))))",
+}
+
+
 def unplayable(call: str, target: object, source: str, module: str, error: Exception) -> UnseenError:
     """A call of the graph that cannot be run on tensors without values."""
     if _counts_by_values(target) and isinstance(error, NotImplementedError):
         why = "gives more or fewer numbers by the values of tensors, and placer plans for sizes that are known before"
-        advice = f"write it with a mask of fixed size (torch.where(mask, a, b)), or {_ELSEWHERE}"
+        advice = f"{_OF_FIXED_SIZE.get(target, _MASKED)}, or {_ELSEWHERE}"
         return UnseenError(f"the model cannot be captured: {source}: {call} {why}; {advice}", module)
     if "BatchedTensorImpl" in str(error):
         why = "is called by torch.vmap, under which an export sees no dim of what is mapped over"

@@ -19,8 +19,8 @@ from torch import nn
 from placer.errors import UsageError
 from placer.io.bounds import MOST_COUNTED
 from placer.io.files import parsed_json, read_text
-from placer.io.refusals import short
 from placer.io.one_device import as_on_one_device
+from placer.io.refusals import short
 from placer.io.usercode import UNLOADED, blamed, named, said
 from placer.plans.plan import ModelRef
 from placer.tracer.inputs.hub import hub_config, is_hub_name

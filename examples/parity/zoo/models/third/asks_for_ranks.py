@@ -29,7 +29,7 @@ def summed(tensor: Tensor) -> Tensor:
 
 
 class SyncedNorm(Plain):
-    """torch's SyncBatchNorm, which runs on GPUs alone where there are ranks, and as a plain one where there are none."""
+    """torch's SyncBatchNorm, which among ranks runs on GPUs alone, and where there are none as a plain one."""
 
     def made(self) -> None:
         self.norm = nn.SyncBatchNorm(16)
@@ -50,6 +50,8 @@ class CountedBoxes(Plain):
 
 class SharedCentre(Plain):
     """A centre that all ranks' outputs move (arXiv:2104.14294)."""
+
+    centre: Tensor
 
     def made(self) -> None:
         self.register_buffer("centre", torch.zeros(16))
