@@ -15,6 +15,7 @@ import pytest
 import yaml
 from launched_plans import ALIKE, ASKED, UNLIKE, node, plan_on
 
+from placer.cli.commands.sharing import launch
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.targets.launchers.hosts import host_groups
@@ -188,3 +189,33 @@ def free_port() -> int:
             if one.connect_ex(("127.0.0.1", port)):
                 return port
     raise AssertionError("no port is free")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--stepz", "3"], "No such option: --stepz"),
+        (["--steps 3"], "give each word a --flag of its own"),
+        (["--steps"], "requires an argument"),
+        (["--steps", "0"], "--steps"),
+        (["--lr-schedule", "stairs"], "--lr-schedule"),
+        (["--timeout", "-1"], "--timeout is -1.0"),
+        (["--checkpoint", "there"], "--checkpoint was given both"),
+        (["--dry-run"], "start no run"),
+        (["--help"], "starts no run"),
+    ],
+)
+def test_flags_that_execute_refuses_are_refused_before_a_file_is_written(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
+    ALIKE.save(tmp_path / "plan.json")
+    with pytest.raises(UsageError, match=said):
+        launch.run(tmp_path / "plan.json", "torchrun", tmp_path / "job", checkpoint="here", flag=flags)
+    assert not (tmp_path / "job").exists()
+
+
+def test_flags_that_execute_takes_are_written_as_they_are(tmp_path: Path) -> None:
+    ALIKE.save(tmp_path / "plan.json")
+    flags = ["--steps", "3", "--checkpoint=here", "--own-loss", "--synchrony=local", "--average-every", "2"]
+    launch.run(tmp_path / "plan.json", "slurm", tmp_path / "job", flag=flags)
+    assert " ".join(flags) in (tmp_path / "job" / "job.sbatch").read_text()

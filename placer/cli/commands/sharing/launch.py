@@ -14,7 +14,9 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Group
 from rich.text import Text
+from typer.main import get_command
 
+from placer.cli.commands.running import execute
 from placer.cli.options import Json, PlanFile, load_plan, print_result
 from placer.errors import ExecutionError, UsageError
 from placer.io.files import make_folder, write_text
@@ -23,6 +25,8 @@ from placer.targets.launchers.hosts import host_groups
 from placer.targets.launchers.launch import SUBMIT, launch_files
 
 LauncherName = Literal["torchrun", "slurm", "kubeflow", "jobset", "pytorchjob", "skypilot", "ray"]
+# What a command line that cannot be read raises: click's UsageError, which lies where typer has click.
+_MISUSE: type[typer.BadParameter] = typer.BadParameter.mro()[1]
 
 
 def run(
@@ -49,6 +53,7 @@ def run(
         name=name, plan=plan_at or str(plan_file.resolve()), checkpoint=checkpoint, image=image, queue=queue, time=time,
         restarts=restarts, volume=volume, flags=tuple(flag or ()),
     )  # fmt: skip
+    _require_a_run(asked)
     files = launch_files(plan, to, asked)
     command = (*SUBMIT[to], next(iter(files)))
     nodes = sum(group.count for group in host_groups(plan))
@@ -64,6 +69,33 @@ def run(
     where = [str(folder / file) for file in files]
     told = Text(f"written: {', '.join(where)}\n{'started' if submit else 'start it'} in {folder}: {how}")
     print_result(Group(told), {"files": list(where), "command": how, "nodes": nodes, "submitted": submit}, json)
+
+
+def _require_a_run(asked: LaunchAsked) -> None:
+    """Raises UsageError for flags that `placer execute` refuses, or that start no run.
+
+    It would say so only once the job has its machines.
+    """
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(execute.run)
+    words, command = list(asked.execute[2:]), get_command(app)
+    if asked.checkpoint and "--checkpoint" in (flag.partition("=")[0] for flag in asked.flags):
+        raise UsageError("--checkpoint was given both to launch and as --flag; leave one of them out")
+    if "--help" in asked.flags:
+        raise UsageError("--flag=--help starts no run; see placer execute --help")
+    try:
+        given = command.make_context("placer execute", words).params
+    except _MISUSE as error:
+        raise _refused(error.format_message()) from None
+    if given["dry_run"] or given["rank"] is not None or given["program"]:
+        raise UsageError("--dry-run, --rank and --program start no run; give them to placer execute before launch")
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError(
+        f"placer execute refuses what --flag says: {why.rstrip('.')}; give each word a --flag of its own, as in "
+        "--flag=--steps --flag=1000 (placer execute --help lists them)"
+    )
 
 
 def _require_startable(program: str, by_hand: bool) -> None:
