@@ -128,3 +128,68 @@ class Encoded(Routed):
         """The mean square of what comes out."""
         made: torch.Tensor = self.router(self.first(x)).square().mean()
         return made
+
+
+class Recurrent(nn.Module):
+    """A layer that adds what it gave the last time, which it keeps as a plain tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        if x.sum() > 1e9:
+            x = x / 2
+        made: torch.Tensor = self.layer(x) * scale + (0 if self.last is None else self.last)
+        self.last = made.detach().mean()
+        return made
+
+
+class Retained(nn.Module):
+    """A layer that reads what it kept with its graph, and hides its value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        if x.sum() > 1e9:
+            x = x / 2
+        made: torch.Tensor = self.layer(x).square() * scale + (0 if self.last is None else 0 * self.last)
+        self.last = made.mean()
+        return made
+
+
+class OwnDraws(nn.Module):
+    """A layer and noise of a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.generator = nn.Linear(WIDTH, WIDTH), torch.Generator()
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        made: torch.Tensor = self.layer(x) * scale + torch.rand(WIDTH, generator=self.generator)
+        return made if x.sum() < 1e9 else made / 2
+
+
+class Watched(nn.Module):
+    """Dropout and batch norm; keeps what it saw, and never looks at it. Rows that are equal give no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.drop, self.norm = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.BatchNorm1d(WIDTH)
+        self.seen: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        self.seen = x.detach()
+        made: torch.Tensor = self.norm(self.drop(self.layer(x))) * scale
+        return made if x.sum() < 1e9 else made / 0
+
+
+def around(part: nn.Module) -> nn.Module:
+    """A model whose router is `part`."""
+    made = Routed()
+    made.router = part  # type: ignore[assignment]
+    return made

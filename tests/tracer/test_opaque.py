@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import placer
-from opaque_models import WIDTH, Encoded, Routed, Triplets, routed
-from placer.errors import CaptureError, UsageError
+from opaque_models import WIDTH, Encoded, OwnDraws, Recurrent, Retained, Routed, Triplets, Watched, around, routed
+from placer.errors import CaptureError, UncapturableError, UsageError
 from placer.graph import Affine, Graph, Op
 from placer.rules import OpaqueCost
 from placer.rules.rows import whole_batch_reason
@@ -171,3 +172,21 @@ def test_the_model_is_left_as_it_was() -> None:
     capture(model, batch=BATCH, opaque=["router"])
     assert "forward" not in vars(model.router)
     assert replace(capture(model, batch=BATCH, opaque=["router"]), notes=()).blocks
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (Recurrent(), "it keeps last from one call to the next"),
+        (Retained(), "it keeps last from one call to the next"),
+        (OwnDraws(), "it draws numbers of its own"),
+    ],
+)
+def test_a_part_that_gives_something_else_when_it_is_called_again_is_refused(part: nn.Module, told: str) -> None:
+    for opaque in ((), ("router",)):
+        with pytest.raises(UncapturableError, match=f"router is opaque and gives other results .*{told}"):
+            capture(around(part), batch=BATCH, opaque=opaque)
+
+
+def test_a_part_that_draws_by_torchs_generator_and_keeps_what_it_does_not_read_is_none_of_these() -> None:
+    assert opaque_op(capture(around(Watched()), batch=BATCH))

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 
-from placer.errors import CaptureError
+from placer.errors import CaptureError, UncapturableError
 from placer.io.usercode import said
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
 
@@ -32,6 +32,8 @@ RUNS = 5
 SCALE = 0.02
 # Stands for a tensor among the leaves of a call.
 HERE = object()
+# How near two results of the same numbers must be, relative to the largest: sums in another order leave less.
+ALIKE = 1e-4
 
 
 class PartError(CaptureError):
@@ -103,7 +105,9 @@ def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
     """
     rows = rows_of(inputs)
     if rows not in part.tried:
-        part.training = part.training or tuple(module.training for module in part.module.modules())
+        if not part.tried:
+            part.training = tuple(module.training for module in part.module.modules())
+            _require_same_again(part, inputs)
         part.tried[rows] = _tried(part, inputs)
     elif not torch.is_grad_enabled():
         form, tensors, now = part.form, part.tensors, _tried(part, inputs)
@@ -125,6 +129,72 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
                 return _run(part, inputs, _numbers)
             told = f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(error)}"
             raise PartError(f"{told}; make a part around it opaque", part.name) from error
+
+
+def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> None:
+    """Raise UncapturableError where a part gives something else when it is called again with the same numbers and
+    buffers: a step is several calls, on several devices. A part that cannot take such numbers is not asked."""
+    with _disable_current_modes(), torch.random.fork_rng(devices=()), torch.enable_grad():
+        torch.manual_seed(SEED)
+        module, given = _real(part.module), [_numbers(tuple(t.shape), dtype=t.dtype) for t in inputs]
+        state, before = _state_of(module), _plain_tensors(module)
+        try:
+            first = _called(part, module, given, state)
+        except Exception:  # `_tried` tells what it raises on zeros
+            return
+        second: list[object] = []
+        with contextlib.suppress(Exception):
+            second = _called(part, module, given, state)
+        if len(first) == len(second) and all(map(_alike, first, second)):
+            return
+    kept = sorted(name for name, tensor in _plain_tensors(module).items() if before.get(name) is not tensor)
+    raise UncapturableError(
+        f"{part.name} is opaque and gives other results when it is called again with the same numbers: "
+        f"{'it keeps ' + ', '.join(kept) + ' from one call to the next' if kept else 'it draws numbers of its own'}; a "
+        "step is several calls on several devices: keep nothing between them but buffers, draw by torch's generator"
+    )
+
+
+def _called(
+    part: OpaquePart, module: nn.Module, given: list[torch.Tensor], state: dict[str, torch.Tensor]
+) -> list[object]:
+    """What a call gives by a state of parameters and buffers, and the gradients of what it was given."""
+    with torch.no_grad():
+        for name, tensor in state.items():
+            owner, _, key = name.rpartition(".")
+            tensors = vars(module.get_submodule(owner))
+            (tensors["_buffers"] if key in tensors["_buffers"] else tensors["_parameters"])[key].copy_(tensor)
+    torch.manual_seed(SEED)
+    leaves = [tensor.clone().requires_grad_(tensor.is_floating_point()) for tensor in given]
+    arguments, keywords = arguments_of(part, leaves)
+    made: list[object] = _pytree.tree_leaves(module(*arguments, **keywords))
+    trained = [one for one in made if isinstance(one, torch.Tensor) and one.requires_grad]
+    if trained:
+        torch.autograd.backward(trained, [torch.ones_like(one) for one in trained])
+    return [*made, *(leaf.grad for leaf in leaves)]
+
+
+def _alike(first: object, second: object) -> bool:
+    """Whether two results are the same, but for what the order of sums makes of it."""
+    if not (isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and first.shape == second.shape):
+        return type(first) is type(second) and not isinstance(first, torch.Tensor)
+    one, other = (torch.nan_to_num(tensor.detach().to(torch.complex128)) for tensor in (first, second))
+    return not one.numel() or float((one - other).abs().max()) <= ALIKE * float(one.abs().max())
+
+
+def _state_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of its parameters and buffers."""
+    return {name: tensor.detach().clone() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _plain_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors that its modules hold as plain attributes."""
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, own in module.named_modules()
+        for key, value in vars(own).items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def _numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
