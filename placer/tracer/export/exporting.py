@@ -23,12 +23,13 @@ from torch.utils import _pytree
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.one_device import as_on_one_device
 from placer.io.usercode import said, source_line
-from placer.tracer.export import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.state.kept_values import Kept, untouched
 from placer.tracer.export.state.module_state import state_written
-from placer.tracer.export.state.scripted import scripts_as_written
+from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
+from placer.tracer.export.torchs_own.scripted import scripts_as_written
+from placer.tracer.export.torchs_own.sparing import sparing
 from placer.tracer.export.unseen import told_of_the_export, unseen_refused
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.value_checks import values_unchecked
@@ -145,7 +146,7 @@ def _exported(
         untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
         literals_noted(wrapper.literals, training), values_unchecked(), library_masks_left_out(),
         device or contextlib.nullcontext(), torch.set_grad_enabled(training), scripts_as_written(),
-        as_on_one_device(),
+        as_on_one_device(), sparing(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made

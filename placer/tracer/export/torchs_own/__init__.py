@@ -1,0 +1,1 @@
+"""What torch does on its own while it exports, and is told to do otherwise."""
