@@ -12,9 +12,9 @@ from itertools import pairwise, zip_longest
 from torch import nn
 
 from examples.models import example_batch
+from examples.parity.processes import processes
 from examples.parity.splits import searched, widened
 from placer import tracer
-from placer.cluster.cluster import Cluster, Curve, Device, Link, Node
 from placer.errors import PlacerError, UsageError
 from placer.graph import Graph
 from placer.plans.plan import Plan, Recompute, ScheduleName, Sharding, Stage
@@ -124,16 +124,6 @@ def prepare(plan: Plan) -> bool:
 def captured_graph(model: str, shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> Graph:
     """The planning capture of a model with ROWS rows."""
     return tracer.capture(model, batch=dict(shapes) or example_batch(_factory(model)(), ROWS))
-
-
-def processes(count: int) -> Cluster:
-    """One node of `count` processes on a CPU; its rates are made up and decide nothing here."""
-    cpu = Device(
-        name="process", backend="cpu", memory_bytes=2**33, memory_bandwidth=1e10, rates=(("float32", 1e10),),
-        launch_seconds=1e-6, curve=Curve(points=((1.0, 1.0),)),
-    )  # fmt: skip
-    link = Link(name="loopback", latency_seconds=1e-5, bandwidth=1e9)
-    return Cluster(name="processes", groups=((Node(name="here", devices=((cpu, count),), link=link), 1),))
 
 
 _KEPT: dict[tuple[str, str], CapturedModel] = {}

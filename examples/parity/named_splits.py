@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from examples.parity.cases import Case, captured_graph, plan_of, processes
+from examples.parity.cases import Case, captured_graph, plan_of
+from examples.parity.processes import processes
 from placer.graph import BlockClass, Graph, Parameter, Tensor
 from placer.plans.plan import Layout, Plan, Split
 from placer.spmd.propagation import Wishes, followed

@@ -11,7 +11,7 @@ import pytest
 
 import weight_ranks
 from examples.parity import models as parity_models
-from examples.parity.cases import processes
+from examples.parity.processes import processes
 from placer.api import plan as make_plan
 from placer.api import replan
 from placer.cli import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from examples.parity.cases import processes
+from examples.parity.processes import processes
 from execute_models import LENGTH
 from graphs import BlockSpec, chain_graph
 from placer import tracer

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from examples.parity.cases import Case, plan_of, processes
+from examples.parity.cases import Case, plan_of
 from examples.parity.named_splits import Picker, split_plan
+from examples.parity.processes import processes
 from mesh_plans import Side
 from placer.plans.plan import Plan
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from examples.parity.cases import Case, plan_of, processes
+from examples.parity.cases import Case, plan_of
 from examples.parity.named_splits import Picker, split_plan
+from examples.parity.processes import processes
 from examples.parity.splits import fast_links, searched, widened
 from placer.graph import BlockClass
 from placer.plans.plan import Layout, Plan, Split

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import placer
-from examples.parity.cases import processes
+from examples.parity.processes import processes
 from examples.parity.zoo.eager import Numbers
 from examples.parity.zoo.judged import run_on_rank
 from placer.plans.plan import Plan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import verify_ranks
-from examples.parity.cases import Case, captured_graph, plan_of, processes
+from examples.parity.cases import Case, captured_graph, plan_of
+from examples.parity.processes import processes
 from graphs import BlockSpec, chain_graph
 from placer.cluster.cluster import Cluster, Link
 from placer.legality import check

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import placer
-from examples.parity.cases import processes
+from examples.parity.processes import processes
 from execute_plans import two_rank_plan
 from placer.errors import StalePlanError
 from placer.io.versions import versions

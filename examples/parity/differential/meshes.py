@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from examples.parity.cases import processes
 from examples.parity.differential.cuts import random_cutting, random_layout
+from examples.parity.processes import processes
 from placer.graph import Graph
 from placer.legality import check
 from placer.plans.plan import Layout, Plan, Stage

@@ -12,9 +12,9 @@ from itertools import pairwise
 from random import Random
 from typing import TypedDict
 
-from examples.parity.cases import processes
 from examples.parity.differential.cuts import ROWS, random_cutting, random_layout
 from examples.parity.differential.meshes import reshaped
+from examples.parity.processes import processes
 from examples.parity.splits import searched
 from placer.graph import Graph
 from placer.legality import Violation, check

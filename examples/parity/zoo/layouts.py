@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from examples.parity.cases import processes
+from examples.parity.processes import processes
 from examples.parity.splits import fast_links
 from examples.parity.zoo.entry import Entry
 from placer.api import plan as planned
