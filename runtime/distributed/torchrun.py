@@ -16,8 +16,9 @@ from multiprocessing import forkserver
 
 from placer.io.processes import collect_seldom, die_with_parent
 
-# What the ranks of every command import, and that imports nothing of the user's.
-PRELOADED = ["placer.io.rank_server", "placer.cli", "placer.runtime"]
+# What the ranks of every command import, and that imports nothing of the user's. The last two come with torch's export,
+# which captures the model on every rank.
+PRELOADED = ["placer.io.rank_server", "placer.cli", "placer.runtime", "torch._dynamo", "torch.export._trace"]
 
 
 def run_rank(module: str, *arguments: str) -> None:
