@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -22,6 +22,7 @@ from examples.parity.cases import Case, plan_of
 from examples.parity.named_splits import split_plan
 from placer import tracer
 from placer.errors import StalePlanError, UsageError
+from placer.plans.plan import Plan
 from placer.runtime.checkpoint.folder import reader_of
 from placer.runtime.spmd import Axis, Pieces
 from placer.runtime.weights.deferred_init import DeferredInit, UnreplayableError
@@ -134,22 +135,22 @@ def test_slices_of_a_folder_are_slices_of_the_model(name: str, tmp_path: Path) -
             assert torch.equal(source.read(key, box), box.of(tensor)), (key, box)
 
 
-LLAMA_PLANS = {
-    "FSDP2": plan_of(replace(LLAMA, replicas=2, sharding="parameters")),
-    "TP2 x PP2": split_plan(replace(LLAMA, positions=2), 2, megatron_llama),
+LLAMA_PLANS: dict[str, Callable[[], Plan]] = {
+    "FSDP2": lambda: plan_of(replace(LLAMA, replicas=2, sharding="parameters")),
+    "TP2 x PP2": lambda: split_plan(replace(LLAMA, positions=2), 2, megatron_llama),
 }
 
 
 @pytest.mark.parametrize("name", LLAMA_PLANS)
 def test_a_run_starts_from_the_weights_of_a_folder(name: str, folder: Path) -> None:
-    plan, expected = LLAMA_PLANS[name], made("llama").state_dict()
+    plan, expected = LLAMA_PLANS[name](), made("llama").state_dict()
     assert set(on_ranks(plan.world_size, weight_ranks.from_folder, plan, str(folder), expected)) == {()}
 
 
 @pytest.mark.parametrize("source", ["seed", "folder"])
 @pytest.mark.parametrize("name", LLAMA_PLANS)
 def test_a_rank_never_has_more_than_what_it_holds_and_the_largest_tensor(name: str, source: str, folder: Path) -> None:
-    plan = LLAMA_PLANS[name]
+    plan = LLAMA_PLANS[name]()
     every = [tensor.numel() * 4 for tensor in made("llama").parameters()]
     for peak, held in on_ranks(plan.world_size, weight_ranks.peak, plan, str(folder) if source == "folder" else ""):
         assert held < 0.6 * sum(every)
