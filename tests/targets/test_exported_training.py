@@ -16,6 +16,7 @@ import transformers
 from exported_ranks import STEPS
 
 from placer.cli import main
+from placer.runtime.distributed.launch import launch
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -25,6 +26,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 ROWS, LENGTH, SEQUENCES = 8, 16, 64
+SECONDS = 1800.0
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,13 @@ def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *words: str) -> None:
     ended = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=1800, check=False
+        [sys.executable, *words],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -71,8 +79,8 @@ def trained(folder: Path, model_and_data: Path, target: str, *pins: str) -> tupl
     command("plan", "weights/config.json", *asked)
     file = {"deepspeed": "ds.json", "accelerate": "accelerate.yaml"}[target]
     command("export", "plan.json", "--to", target, "-o", file)
-    execute = ("placer", "execute", "plan.json", "--steps", str(STEPS), "--weights", "weights", "--data", "data")
-    run(folder, *TORCHRUN, "-m", *execute, "--report", "run.json")
+    asked = ["--steps", str(STEPS), "--weights", "weights", "--data", "data", "--report", "run.json"]
+    launch("plan.json", asked, 2, SECONDS)
     if target == "accelerate":  # as the file's own notes say
         said = next(line for line in (folder / file).read_text().splitlines() if "torchrun" in line)
         assert "ACCELERATE_USE_CPU=true torchrun --nproc-per-node 2 " in said
