@@ -13,15 +13,20 @@ from placer.runtime.deepspeed.zero import ZeroRun
 from placer.runtime.distributed.world import TIMEOUT_SECONDS, device_of, join
 from placer.runtime.executor.load import require_loss
 from placer.runtime.executor.rank_builder import RankModel
-from placer.runtime.stages.captured_model import captured
+from placer.runtime.stages.captured_model import CapturedModel, captured
 from placer.runtime.stages.microbatch import BatchSplit
 from placer.runtime.weights.meta_model import meta_model
 
 
 def load(
-    plan: Plan, model: nn.Module | None = None, *, weights: str = "", timeout_seconds: float = TIMEOUT_SECONDS
+    plan: Plan,
+    model: nn.Module | None = None,
+    *,
+    weights: str = "",
+    capture: CapturedModel | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> DeepSpeedRun:
-    """The run of this process's rank on DeepSpeed's engine; `model` and `weights` as for `placer.runtime.load`.
+    """The run of this process's rank on DeepSpeed's engine; `model`, `weights`, `capture` as for `placer.runtime.load`.
 
     Raises IllegalPlanError naming what DeepSpeed cannot run, UsageError where it is not installed, and what
     `placer.runtime.load` raises.
@@ -31,7 +36,7 @@ def load(
     rank = join(plan, timeout_seconds)
     device = device_of(plan, rank)
     source = meta_model(plan, model, device, weights)
-    cut = captured(plan, source.model).cut(plan, source.model)
+    cut = (capture or captured(plan, source.model)).cut(plan, source.model)
     replicas = plan.stages[0].replicas
     index, replica = divmod(rank, replicas)
     require_loss(plan, cut)

@@ -38,7 +38,7 @@ from placer.runtime.executor.evaluable import require_evaluable
 from placer.runtime.executor.load import load
 from placer.runtime.measuring.expert_tokens import ExpertLayer, Tally, expert_layers, require_alike, save_loads, tallies
 from placer.runtime.measuring.measurement import Measurement, plan_flops, plan_peak_flops, tokens_per_row
-from placer.runtime.stages.captured_model import run_dtype
+from placer.runtime.stages.captured_model import CapturedModel, run_dtype
 from placer.runtime.training.logs import Logs, open_logs
 from placer.runtime.training.one_device import one_device_losses
 from placer.runtime.training.run_report import Evaluation, ExecuteOptions, LearningRate, RunReport
@@ -69,9 +69,10 @@ class Engine(Protocol):
         ...
 
 
-def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
+def execute(plan: Plan, options: ExecuteOptions, *, capture: CapturedModel | None = None) -> RunReport:
     """Run `options.steps` steps of `plan`, going on from the last complete checkpoint where there is one.
 
+    capture: see `load`.
     Raises UsageError outside torchrun, with the wrong number of ranks or for evaluations that no run can give,
     StalePlanError for another model or version, ExecutionError where a rank dies, hangs, or the loss, the gradients'
     norm or a weight that is to be saved is not a number.
@@ -90,13 +91,13 @@ def execute(plan: Plan, options: ExecuteOptions) -> RunReport:
                 print(f"placer: {warning}", file=sys.stderr)
         if world.first and options.kept_together.relaxed:
             print(f"placer: {options.kept_together}", file=sys.stderr)
-        report = _prepared(plan, options, world).run()
+        report = _prepared(plan, options, world, capture).run()
         if options.report and world.first:
             report.save(options.report)
         return report
 
 
-def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
+def _prepared(plan: Plan, options: ExecuteOptions, world: World, capture: CapturedModel | None) -> _Run:
     """Everything a run needs, its state restored from the last complete checkpoint."""
     if options.save_expert_loads:
         require_alike(plan)
@@ -115,7 +116,7 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World) -> _Run:
         steps=options.steps,
         progress=options.progress and not quiet,
     )
-    engine = _loaded(plan, options, world)
+    engine = _loaded(plan, options, world, capture)
     checkpoints = _checkpoints(plan, options, world)
     start = _resumed(plan, options, world, engine, data, checkpoints)
     engine.runs.steps = start.step
@@ -169,15 +170,16 @@ class _Loaded:
     tallies: dict[str, Tally] = field(default_factory=dict)
 
 
-def _loaded(plan: Plan, options: ExecuteOptions, world: World) -> _Loaded:
+def _loaded(plan: Plan, options: ExecuteOptions, world: World, capture: CapturedModel | None) -> _Loaded:
     """The engine that `options` ask for, with the weights of the plan's seed or of the folder they name."""
     if options.engine == "deepspeed":
         from placer.runtime.deepspeed import load as deepspeed  # an extra
 
-        return _Loaded(runs=deepspeed.load(plan, weights=options.weights, timeout_seconds=options.timeout_seconds))
+        timeout = options.timeout_seconds
+        return _Loaded(runs=deepspeed.load(plan, weights=options.weights, capture=capture, timeout_seconds=timeout))
     executor = load(
         plan, weights=options.weights, timeout_seconds=options.timeout_seconds, synchrony=options.kept_together,
-        compile=options.compile,
+        compile=options.compile, capture=capture,
     )  # fmt: skip
     measurement = Measurement(plan, world.device, world.rank, hidden=options.compile == "inductor")
     executor.relay.target = measurement

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+import torch
+
 from examples.parity.processes import processes
 from execute_models import LENGTH
 from graphs import BlockSpec, chain_graph
@@ -11,6 +13,8 @@ from placer import tracer
 from placer.graph import Graph
 from placer.plans.plan import ModelRef, Plan, ScheduleName, Sharding, Stage
 from placer.plans.settings import RunSettings
+from placer.runtime.stages.captured_model import CapturedModel, captured
+from placer.runtime.weights.meta_model import prepared_model
 
 
 def two_rank_plan() -> Plan:
@@ -53,6 +57,17 @@ def tiny_plan(
         schedule=schedule,
         microbatches=microbatches,
     )
+
+
+def capture_of(plan: Plan) -> CapturedModel:
+    """The capture of a plan's model, made once in this process: it takes ranks longer than a run of six steps."""
+    key = (plan.model.reference, plan.settings.precision, plan.rows)
+    if key not in _CAPTURES:
+        _CAPTURES[key] = captured(plan, prepared_model(plan, None, torch.device("cpu")))
+    return _CAPTURES[key]
+
+
+_CAPTURES: dict[tuple[str, str, int], CapturedModel] = {}
 
 
 @cache

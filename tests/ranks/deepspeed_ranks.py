@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from execute_models import LENGTH, VOCABULARY
-from execute_plans import tiny_plan
+from execute_plans import capture_of, tiny_plan
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.deepspeed.load import load
 from placer.runtime.distributed.world import joined
-from placer.runtime.stages.captured_model import captured
 from placer.runtime.verify.handed import eager_run
 from placer.runtime.weights.meta_model import prepared_model
 
@@ -27,18 +26,22 @@ STEPS = 3
 # Where a gradient is nothing but rounding AdamW steps by its sign; this epsilon is above that.
 SETTINGS = RunSettings(epsilon=1e-4)
 ON_HOST = replace(SETTINGS, offload="optimizer")
-PLANS = {
-    "ZeRO 0": tiny_plan(4, 1, settings=SETTINGS),
-    "ZeRO 1, on the host": tiny_plan(4, 1, sharding="optimizer", settings=ON_HOST),
-    "ZeRO 2, an uneven last microbatch": tiny_plan(4, 1, sharding="gradients", microbatches=(8, 4), settings=SETTINGS),
-    "ZeRO 2, a replica without rows": tiny_plan(4, 1, sharding="gradients", microbatches=(8, 3), settings=SETTINGS),
-    "ZeRO 3, on the host": tiny_plan(4, 1, sharding="parameters", settings=ON_HOST),
-    "ZeRO 3, recompute": tiny_plan(4, 1, sharding="parameters", recompute=True, settings=SETTINGS),
-    "ZeRO 3, weights of the first block alone": tiny_plan(
+PLANS: dict[str, Callable[[], Plan]] = {
+    "ZeRO 0": lambda: tiny_plan(4, 1, settings=SETTINGS),
+    "ZeRO 1, on the host": lambda: tiny_plan(4, 1, sharding="optimizer", settings=ON_HOST),
+    "ZeRO 2, an uneven last microbatch": lambda: tiny_plan(
+        4, 1, sharding="gradients", microbatches=(8, 4), settings=SETTINGS
+    ),
+    "ZeRO 2, a replica without rows": lambda: tiny_plan(
+        4, 1, sharding="gradients", microbatches=(8, 3), settings=SETTINGS
+    ),
+    "ZeRO 3, on the host": lambda: tiny_plan(4, 1, sharding="parameters", settings=ON_HOST),
+    "ZeRO 3, recompute": lambda: tiny_plan(4, 1, sharding="parameters", recompute=True, settings=SETTINGS),
+    "ZeRO 3, weights of the first block alone": lambda: tiny_plan(
         4, 1, model="untied", sharding="parameters", settings=SETTINGS
     ),
-    "pipeline": tiny_plan(4, 4, model="untied", settings=SETTINGS),
-    "pipeline x ZeRO 1, an uneven last microbatch": tiny_plan(
+    "pipeline": lambda: tiny_plan(4, 4, model="untied", settings=SETTINGS),
+    "pipeline x ZeRO 1, an uneven last microbatch": lambda: tiny_plan(
         4, 2, model="untied", sharding="optimizer", microbatches=(8, 4), settings=SETTINGS
     ),
 }
@@ -46,9 +49,10 @@ PLANS = {
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    with joined(PLANS["ZeRO 0"]) as world:
-        for name, plan in PLANS.items():
-            run = load(plan)
+    with joined(PLANS["ZeRO 0"]()) as world:
+        for name, made in PLANS.items():
+            plan = made()
+            run = load(plan, capture=None if name == "ZeRO 0" else capture_of(plan))
             losses = [run.step(batch) for batch in batches(plan)]
             state, held_out = run.full_state_dict(), run.evaluate(next(batches(plan)))
             if world.first:
@@ -61,7 +65,7 @@ def main() -> None:
 def one_device(plan: Plan) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and weights of the same steps on one device."""
     model = prepared_model(plan, None, torch.device("cpu"))
-    judge = eager_run(plan, model, captured(plan, model))
+    judge = eager_run(plan, model, capture_of(plan))
     losses = [judge.step(batch).loss for batch in batches(plan)]
     return losses, {name: parameter.detach() for name, parameter in model.named_parameters()}
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from execute_plans import tiny_plan
+from execute_plans import capture_of, tiny_plan
 from placer.errors import PlacerError
 from placer.plans.plan import Plan, Sharding
 from placer.plans.settings import RunSettings
+from placer.runtime.stages.captured_model import CapturedModel
 from placer.runtime.training.execute import execute
 from placer.runtime.training.run_report import ExecuteOptions, RunReport
 
@@ -31,6 +32,7 @@ RELAXED: dict[str, dict[str, object]] = {
 }
 SHARDINGS: tuple[Sharding, ...] = ("optimizer", "gradients", "parameters")
 COMPILED: dict[str, object] = {"compile": "aot_eager", "checkpoint_async": True, "checkpoint_every": 1}
+CAPTURED = set[str]()
 CLIPPING = {"clipped": RunSettings(), "not clipped": RunSettings(clip_norm=None)}
 SPOILING = RunSettings(learning_rate=1e30, clip_norm=None)
 
@@ -91,7 +93,7 @@ def run(folder: Path, name: str, plan: Plan, **options: object) -> RunReport | N
     """Execute and leave the report, or this rank's error, in the folder."""
     given = ExecuteOptions(**{"steps": STEPS, "data": "stdlib", "progress": False, **options})  # type: ignore[arg-type]
     try:
-        report = execute(plan, given)
+        report = execute(plan, given, capture=_earlier(plan))
     except PlacerError as error:
         text = json.dumps([type(error).__name__, str(error)])
         (folder / f"{name}.rank{os.environ['RANK']}.error").write_text(text)
@@ -99,6 +101,15 @@ def run(folder: Path, name: str, plan: Plan, **options: object) -> RunReport | N
     if is_first():
         report.save(folder / f"{name}.json")
     return report
+
+
+def _earlier(plan: Plan) -> CapturedModel | None:
+    """The capture of the plan's model from its second run on; the first makes its own, as everybody's does."""
+    name = plan.model.reference
+    if name in CAPTURED:
+        return capture_of(plan)
+    CAPTURED.add(name)
+    return None
 
 
 if __name__ == "__main__":
