@@ -36,7 +36,7 @@ from signal import SIGKILL
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from examples.parity.cases import Case, plan_of, prepare
+from examples.parity.cases import Case, capture_of, plan_of
 from placer.errors import PlacerError
 from placer.plans.plan import Plan
 from placer.runtime.checkpoint.folder import latest, read_marker
@@ -168,7 +168,7 @@ def kill_often(kills: int, seed: int, seconds: float = float("inf"), *, limit: f
     while wanted():
         trial = trials.pop(0)
         trials.append(trial)
-        prepare(trial.plan)
+        capture_of(trial.plan)  # ranks are forked from this process and have it
         with tempfile.TemporaryDirectory() as folder:
             if trial.name not in known:
                 known[trial.name] = undisturbed(trial, Path(folder))
@@ -276,7 +276,7 @@ def _rank(plan: Plan, options: ExecuteOptions, rank: int, port: int, printed: Pa
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
     try:
-        execute(plan, options)
+        execute(plan, options, capture=capture_of(plan))
     except PlacerError as error:
         print(f"placer (rank {rank}): {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
