@@ -113,10 +113,16 @@ def run_case(plan: Plan, steps: int = 3, compile: str = "") -> VerifyReport:
     return verify(plan, steps, capture=captures_of(plan), compile=compile)
 
 
-def prepare(plan: Plan) -> bool:
-    """Capture the model of `plan` for a run in this process, from which ranks are forked; False where it is kept."""
+def prepare(plan: Plan, *, verified: bool = True) -> bool:
+    """Capture the model of `plan` for a run in this process, from which ranks are forked; False where it is kept.
+
+    verified: in the precisions that `verify` needs, not in the plan's own alone.
+    """
     before = list(_KEPT.values())
-    captures_of(plan)
+    if verified:
+        captures_of(plan)
+    else:
+        capture_of(plan)
     return any(now is not then for now, then in zip_longest(_KEPT.values(), before))
 
 

@@ -24,12 +24,14 @@ def pool() -> RankPool:
     return made
 
 
-def on_ranks(ranks: int, function: Callable[..., T], *args: object, timeout: float = 1800.0) -> list[T]:
+def on_ranks(
+    ranks: int, function: Callable[..., T], *args: object, timeout: float = 1800.0, verified: bool = True
+) -> list[T]:
     """`function(*args)` on so many ranks of one world; the results by rank. Functions are found by import.
 
-    Plans among the arguments are captured here first: once, not by every rank.
+    Plans among the arguments are captured here first: once, not by every rank; verified: as `verify` needs them.
     """
-    new = [parity_cases.prepare(plan) for plan in args if isinstance(plan, Plan)]
+    new = [parity_cases.prepare(plan, verified=verified) for plan in args if isinstance(plan, Plan)]
     if any(new):
         pool().close()
     return pool().run(ranks, function, *args, timeout=timeout)

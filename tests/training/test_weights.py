@@ -144,7 +144,8 @@ LLAMA_PLANS: dict[str, Callable[[], Plan]] = {
 @pytest.mark.parametrize("name", LLAMA_PLANS)
 def test_a_run_starts_from_the_weights_of_a_folder(name: str, folder: Path) -> None:
     plan, expected = LLAMA_PLANS[name](), made("llama").state_dict()
-    assert set(on_ranks(plan.world_size, weight_ranks.from_folder, plan, str(folder), expected)) == {()}
+    found = on_ranks(plan.world_size, weight_ranks.from_folder, plan, str(folder), expected, verified=False)
+    assert set(found) == {()}
 
 
 @pytest.mark.parametrize("source", ["seed", "folder"])
@@ -152,7 +153,8 @@ def test_a_run_starts_from_the_weights_of_a_folder(name: str, folder: Path) -> N
 def test_a_rank_never_has_more_than_what_it_holds_and_the_largest_tensor(name: str, source: str, folder: Path) -> None:
     plan = LLAMA_PLANS[name]()
     every = [tensor.numel() * 4 for tensor in made("llama").parameters()]
-    for peak, held in on_ranks(plan.world_size, weight_ranks.peak, plan, str(folder) if source == "folder" else ""):
+    weights = str(folder) if source == "folder" else ""
+    for peak, held in on_ranks(plan.world_size, weight_ranks.peak, plan, weights, verified=False):
         assert held < 0.6 * sum(every)
         # The largest drawn, then its piece beside it, and what is small enough to be real all the time.
         assert peak <= held + 2 * max(every) + 4096
@@ -251,7 +253,7 @@ def test_numbers_are_the_same_whatever_their_types_and_also_where_they_are_none(
 def test_weights_go_back_to_a_folder_that_transformers_loads(name: str, tmp_path: Path) -> None:
     case = Case(model=f"examples.models:tiny_{name}", precision="float32", positions=2)
     plan = plan_of(case)
-    expected = on_ranks(2, weight_ranks.exported, plan, str(tmp_path / "ckpt"))[0]
+    expected = on_ranks(2, weight_ranks.exported, plan, str(tmp_path / "ckpt"), verified=False)[0]
     checkpoint = reader_of(next((tmp_path / "ckpt").glob("step-*")))
     done = export_weights(checkpoint, made(name, "meta"), tmp_path / "weights", file_bytes=100_000)
     assert done.files > 1 and json.loads((tmp_path / "weights" / "config.json").read_text())["architectures"]
