@@ -27,7 +27,7 @@ def sparing() -> Iterator[None]:
     """In the body graphs have code once they are called, and nodes the frames that lead to a line of the model."""
     with (
         mock.patch.object(fx.GraphModule, "recompile", _to_be_compiled),
-        mock.patch.object(proxy, "CapturedTraceback", _Frames),
+        mock.patch.object(proxy, "CapturedTraceback", _Frames, create=True),
     ):
         yield
 
