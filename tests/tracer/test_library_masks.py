@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional
 
 from placer.graph import Graph, Op
 from placer.tracer import capture
@@ -81,6 +82,24 @@ class _Padded(nn.Module):
         return loss
 
 
+class _PaddedByAView(nn.Module):
+    """Padding that forward makes of ones and hides tokens in through a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = llama()
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        shown = torch.ones(input_ids.shape, device=input_ids.device)
+        shown.narrow(1, 0, 2).zero_()
+        loss: Tensor = self.model(input_ids, labels=labels, attention_mask=shown).loss
+        return loss
+
+
+def test_padding_written_through_a_view_is_a_mask() -> None:
+    assert masked(capture(_PaddedByAView(), batch=BATCH))
+
+
 @pytest.mark.parametrize("hidden", [0, 1])
 def test_padding_of_ones_that_a_model_makes_hides_nothing(hidden: int) -> None:
     assert masked(capture(_Padded(hidden), batch=BATCH)) == bool(hidden)
@@ -146,8 +165,14 @@ def test_only_what_is_made_of_constants_is_known() -> None:
         lambda made, given: made.add_(given),
         lambda made, given: made.__setitem__(1, given[1]),
         lambda made, given: torch.add(given, 1, out=made),
+        lambda made, given: made.narrow(0, 0, 2).zero_(),
+        lambda made, given: made.view(2, 2).T.masked_fill_(given[:2] == 0, 7),
+        lambda made, given: [one.zero_() for one in made.unbind()[:2]],
+        lambda made, given: made.detach().chunk(2)[0].zero_(),
+        lambda made, given: made.data.narrow(0, 0, 2).zero_(),
+        lambda made, given: functional.threshold(made, 2, 0, inplace=True),
     ],
-    ids=["in place", "an item", "out"],
+    ids=["in place", "an item", "out", "narrow", "transposed", "unbound", "a chunk", "data", "an option"],
 )
 def test_what_is_written_into_is_not_known(write: Callable[[Tensor, Tensor], object]) -> None:
     known = KnownValues()
