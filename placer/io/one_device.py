@@ -21,11 +21,33 @@ MODULE = "torch.distributed.distributed_c10d"
 def as_on_one_device() -> Iterator[None]:
     """In the body torch.distributed says on this thread that it is not initialised; other threads go on with it."""
     distributed = sys.modules.get(MODULE)
-    if distributed is None or not hasattr(distributed, "GroupMember"):
+    if distributed is None or not hasattr(distributed, "GroupMember") or distributed.GroupMember.WORLD is None:
         yield
         return
     with mock.patch.object(distributed, "GroupMember", _WithoutWorld(distributed.GroupMember)):
         yield
+
+
+@contextlib.contextmanager
+def ranks_asked_for() -> Iterator[list[str]]:
+    """In the body torch.distributed is not initialised; what is asked of its groups meanwhile is in the list."""
+    distributed, asked = sys.modules.get(MODULE), list[str]()
+    if distributed is None or not hasattr(distributed, "GroupMember"):
+        yield asked
+        return
+    with mock.patch.object(distributed, "GroupMember", _Asked(distributed.GroupMember, asked)):
+        yield asked
+
+
+class _Asked:
+    """torch's GroupMember without a default group, which notes what it is asked for."""
+
+    def __init__(self, real: Any, asked: list[str]) -> None:
+        self._real, self._asked = real, asked
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked.append(name)
+        return None if name == "WORLD" else getattr(self._real, name)
 
 
 class _WithoutWorld:

@@ -102,10 +102,10 @@ def budget_text(budget: Budget) -> str:
 
 def searched(case: Case, name: str, seed: int, budget: Budget) -> tuple[Outcome, Plan | None]:
     """What a strategy makes of a case, and its plan."""
-    progress = Progress()
+    given, progress = case.problem, Progress()  # in this order: what it takes to make a problem is nobody's
     until = None if budget.seconds is None else progress.begun + budget.seconds
     # A problem of its own: what one strategy made of its costs is no gift to the next.
-    problem = replace(case.problem, seed=seed, budget=budget.evaluations, until=until, progress=progress)
+    problem = replace(given, seed=seed, budget=budget.evaluations, until=until, progress=progress)
     seconds, bound, evaluations, reason, plan = None, None, 0, "", None
     try:
         found = solve_with(problem, name)

@@ -4,9 +4,9 @@
     the rest                                                                               `local` from its plan, then
                                                                                            from the baselines
 
-So neither ends with less than the best baseline, which cuts know nothing of (they price no reduction). The plan's
-alternatives say what the strategy found alone. Who knows plans already goes on from them by moves of its own: then the
-strategy is asked alone.
+So neither ends with less than the best baseline that the budget has room for; cuts alone know nothing of them (they
+price no reduction). The plan's alternatives say what the strategy found alone, where moves found something better. Who
+knows plans already goes on from them by moves of its own: then the strategy is asked alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 
 from placer.errors import Infeasible
 from placer.plans.plan import Alternative
+from placer.search.judge import ROUNDING
 from placer.search.problem import Problem, Solution, Strategy
-from placer.strategies.local.search import best_from
+from placer.strategies.local.search import best_after, search_from
 from placer.strategies.min_cut.search import MinCut
 from placer.strategies.moves.walk import Seen, Walk
 from placer.strategies.policy.strategy import Policy
@@ -42,19 +44,23 @@ class Polished(ABC):
         require_pins(problem)
         if problem.known_plans:
             return self.alone().solve(problem)
-        walk = Walk(problem)
-        seeds = walk.seeds(horizontal=False)
-        if walk.over:
-            return walk.result(self.name)
-        found = self.alone().solve(_half(walk, seeds))
-        if isinstance(found, Infeasible):
-            moved = best_from(walk, seeds, self.name)
-            return found if isinstance(moved, Infeasible) else moved
-        walk.evaluations += found.evaluations
-        own = [] if walk.over else list(walk.given(found.plan))
-        if found.ended == "interrupt":
-            return _better(found, walk.result(self.name), self.name)
-        return _better(found, best_from(walk, [*own, *seeds], self.name), self.name)
+        walk, alone = Walk(problem), list[Solution | Infeasible]()
+
+        def search() -> None:
+            seeds = walk.seeds(horizontal=False)
+            if not (walk.over and walk.best):
+                alone.append(self.alone().solve(_half(walk, seeds)))
+                search_from(walk, [*_taken(walk, alone[0]), *seeds])
+
+        return _better(alone, best_after(walk, self.name, search), self.name)
+
+
+def _taken(walk: Walk, found: Solution | Infeasible) -> list[Seen]:
+    """What the strategy found alone, as `walk` sees it; its evaluations count."""
+    if isinstance(found, Infeasible):
+        return []
+    walk.evaluations += found.evaluations
+    return [] if walk.over else list(walk.given(found.plan))
 
 
 def _half(walk: Walk, seeds: list[Seen]) -> Problem:
@@ -68,16 +74,27 @@ def _half(walk: Walk, seeds: list[Seen]) -> Problem:
     )
 
 
-def _better(alone: Solution, moved: Solution | Infeasible, name: str) -> Solution:
-    """What moves made of what the strategy found alone, which is named beside it; or that, if they know nothing
-    better."""
-    first, best = _seconds(alone), _seconds(moved)
-    if isinstance(moved, Infeasible) or best > first:
-        return replace(alone, plan=replace(alone.plan, strategy=name))
+def _better(
+    alone: Sequence[Solution | Infeasible], moved: Solution | Infeasible, name: str
+) -> Solution | Infeasible:  # fmt: skip
+    """What moves made of what the strategy found alone, if it was asked, which is named beside it; or that, where they
+    know nothing better."""
+    if not alone or (isinstance(alone[0], Infeasible) and isinstance(moved, Solution)):
+        return moved
+    first, best = _seconds(alone[0]), _seconds(moved)
+    if isinstance(moved, Infeasible) or isinstance(alone[0], Infeasible) or best >= first * (1 - ROUNDING):
+        return _named(alone[0], moved, name)
     reason = f"{first / best - 1:.1%} slower, before moves went on from it and from the baselines"
-    ended = alone.ended if alone.ended == "interrupt" else moved.ended
-    found = Alternative(name=f"{name} alone", step_seconds=first, reason=reason)
-    return replace(moved, alternatives=(found,), ended=ended)
+    return replace(moved, alternatives=(Alternative(name=f"{name} alone", step_seconds=first, reason=reason),))
+
+
+def _named(alone: Solution | Infeasible, moved: Solution | Infeasible, name: str) -> Solution | Infeasible:
+    """What the strategy found alone after moves from it, which count, found nothing better."""
+    if isinstance(alone, Infeasible) or isinstance(moved, Infeasible):
+        return alone
+    return replace(
+        alone, plan=replace(alone.plan, strategy=name), evaluations=moved.evaluations, ended=moved.ended or alone.ended
+    )
 
 
 def _seconds(found: Solution | Infeasible) -> float:

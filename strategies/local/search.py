@@ -9,7 +9,7 @@ In: a Problem. Out: the best plan seen, without a bound: it proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from placer.errors import Infeasible
@@ -38,15 +38,15 @@ class LocalSearch:
 
     def _solved(self, problem: Problem) -> Solution | Infeasible:
         walk = Walk(problem)
-        return best_from(walk, walk.seeds(), self.name)
+        return best_after(walk, self.name, lambda: search_from(walk, walk.seeds()))
 
 
-def best_from(walk: Walk, seeds: Sequence[Seen], name: str) -> Solution | Infeasible:
-    """The best plan that a search from one seed after the other finds, or what binds; the best so far after an
-    interrupt. Raises KeyboardInterrupt where that came before a legal plan."""
+def best_after(walk: Walk, name: str, search: Callable[[], None]) -> Solution | Infeasible:
+    """The best plan that a walk knows after a search, or what binds; after an interrupt of it the best so far. Raises
+    KeyboardInterrupt where that came before a legal plan."""
     interrupted = False
     try:
-        _search(walk, seeds)
+        search()
     except KeyboardInterrupt:
         interrupted = bool(walk.best)
         if not interrupted:
@@ -55,7 +55,7 @@ def best_from(walk: Walk, seeds: Sequence[Seen], name: str) -> Solution | Infeas
     return replace(found, ended="interrupt") if interrupted and isinstance(found, Solution) else found
 
 
-def _search(walk: Walk, seeds: Sequence[Seen]) -> None:
+def search_from(walk: Walk, seeds: Sequence[Seen]) -> None:
     """Search from one seed after the other, then from plans drawn at random."""
     stale, begun = 0, 0
     while not walk.over and (walk.limited or stale < STALE):

@@ -50,15 +50,18 @@ def test_no_baseline_is_faster(given: Problem, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_it_is_no_slower_than_alone_and_says_what_that_was(name: str) -> None:
-    given = replace(towers(4), budget=120)
+@pytest.mark.parametrize("given", PROBLEMS, ids=range(len(PROBLEMS)))
+def test_it_is_no_slower_than_alone_and_says_what_that_was(given: Problem, name: str) -> None:
+    given = replace(given, budget=120)
     found = strategy(name).solve(given)
-    assert isinstance(found, Solution)
-    (alone,) = found.alternatives
-    assert alone.name == f"{name} alone"
-    assert alone.step_seconds is not None
+    if isinstance(found, Infeasible):
+        assert isinstance(ALONE[name]().solve(given), Infeasible)
+        return
     assert found.plan.strategy == name
-    assert judge(given.costs, found.plan).seconds <= alone.step_seconds
+    for alone in found.alternatives:
+        assert alone.name == f"{name} alone"
+        assert alone.step_seconds is not None
+        assert judge(given.costs, found.plan).seconds < alone.step_seconds
     assert found.evaluations <= 120 + len(("1f1b", "gpipe", "zero-bubble"))
 
 
@@ -85,11 +88,28 @@ def test_the_reason_of_the_strategy_is_told_where_nothing_fits(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_an_interrupt_of_the_moves_keeps_the_best_so_far(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> object:
+def test_a_budget_that_baselines_use_up_without_a_plan_still_asks_the_strategy(name: str) -> None:
+    given = random_problem(0)
+    assert seconds(replace(given, budget=1), name) < float("inf")
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_model_without_a_loss_is_told_what_to_give(name: str) -> None:
+    graph = chain_graph([HEAVY] * 4)
+    lossless = replace(graph, loss=replace(graph.loss, reduction="none"))
+    given = replace(problem(lossless, cluster(per_node=2, device=SLOW, inside=THIN)), budget=1)
+    found = strategy(name).solve(given)
+    assert isinstance(found, Infeasible)
+    assert "larger budget" not in found.advice
+
+
+@pytest.mark.parametrize("where", ["local.search.descended", "min_cut.search.best_placed", "policy.strategy._search"])
+def test_an_interrupt_keeps_the_best_so_far(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placer.strategies.local.search.descended", interrupted)
-    found = strategy(name).solve(replace(towers(2), budget=200))
-    assert isinstance(found, Solution)
-    assert found.ended == "interrupt"
+    monkeypatch.setattr(f"placer.strategies.{where}", interrupted)
+    for name in [own for own in ALONE if where.startswith((own, "local"))]:
+        found = strategy(name).solve(replace(towers(2), budget=200))
+        assert isinstance(found, Solution)
+        assert found.ended == "interrupt"

@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 
 from placer.errors import CaptureError, UncapturableError
+from placer.io.one_device import ranks_asked_for
 from placer.io.usercode import said
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
 
@@ -140,6 +141,8 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
         state, before = _state_of(module), _plain_tensors(module)
         try:
             first = _called(part, module, given, state)
+        except UncapturableError:
+            raise
         except Exception:  # `_tried` tells what it raises on zeros
             return
         second: list[object] = []
@@ -169,8 +172,14 @@ def _called(
     arguments, keywords = arguments_of(part, leaves)
     made: list[object] = _pytree.tree_leaves(module(*arguments, **keywords))
     trained = [one for one in made if isinstance(one, torch.Tensor) and one.requires_grad]
-    if trained:
-        torch.autograd.backward(trained, [torch.ones_like(one) for one in trained])
+    with ranks_asked_for() as asked:
+        if trained:
+            torch.autograd.backward(trained, [torch.ones_like(one) for one in trained])
+    if asked:
+        raise UncapturableError(
+            f"{part.name} is opaque and its backward asks torch.distributed for ranks, which it hears of in a run and "
+            "not by itself; ask in forward, where a model hears of none"
+        )
     return [*made, *(leaf.grad for leaf in leaves)]
 
 
