@@ -130,9 +130,11 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
 
 
 def _first(problem: Problem) -> tuple[str, ...]:
-    """The baselines: list schedulers only where a model branches, since the exact search has all chains of stages."""
-    branches = BlockGraph.of(problem.graph).branches
-    return tuple(name for name in BASELINES if branches or name != LISTS)
+    """The baselines: list schedulers only where a model branches, since the exact search has all chains of stages, or
+    where seconds may end that before it has those of unlike devices."""
+    listed = BlockGraph.of(problem.graph).branches
+    listed |= problem.until is not None and len(set(problem.cluster.devices)) > 1
+    return tuple(name for name in BASELINES if listed or name != LISTS)
 
 
 def _searches(problem: Problem) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.placements import Placement, Placing
 
 MOST_POSITIONS, MOST_OUTLINES = 16, 24
-# The cheapest first, which most often differ.
-CLASSIC = ("greedy", "heft", "etf", "sct", "critical_path")
+# Those first that most often differ; the dearest, by load, not before some that are cheap.
+CLASSIC = ("heft", "greedy", "critical_path", "etf", "sct")
 
 
 class Listed(ABC):
@@ -113,4 +113,4 @@ class Lists(Listed):
     @property
     def methods(self) -> tuple[str, ...]:
         """All but `single`, which is a strategy of its own."""
-        return (*CLASSIC, *((Metis.name,) if find_spec("pymetis") else ()))
+        return (*((Metis.name,) if find_spec("pymetis") else ()), *CLASSIC)

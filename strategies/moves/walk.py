@@ -169,7 +169,8 @@ class Walk:
         found = [seed for plan in known if not self.over for seed in self.given(plan)]
         if not known:
             found = [seed for kind in SEEDS[:-1] if not self.over for seed in self._baseline(kind())]
-            found += self.asked(Lists(), found, LISTED) if self.around.branches else []
+            unlike = self.problem.until is not None and len(set(self.problem.cluster.devices)) > 1
+            found += self.asked(Lists(), found, LISTED) if self.around.branches or unlike else []
             found += [seed for kind in SEEDS[-1:] if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:
