@@ -21,7 +21,7 @@ from placer.errors import InfeasibleError, UsageError
 from placer.plans.plan import Plan
 from placer.search.asked import Budget
 from placer.search.judge import solve_with
-from placer.search.problem import Problem
+from placer.search.problem import Problem, strategy
 from placer.search.progress import Progress
 
 # Strategies that draw: only to these is a seed anything.
@@ -102,7 +102,8 @@ def budget_text(budget: Budget) -> str:
 
 def searched(case: Case, name: str, seed: int, budget: Budget) -> tuple[Outcome, Plan | None]:
     """What a strategy makes of a case, and its plan."""
-    given, progress = case.problem, Progress()  # in this order: what it takes to make a problem is nobody's
+    given, _ = case.problem, strategy(name)  # what it takes to make a problem and to import is nobody's
+    progress = Progress()
     until = None if budget.seconds is None else progress.begun + budget.seconds
     # A problem of its own: what one strategy made of its costs is no gift to the next.
     problem = replace(given, seed=seed, budget=budget.evaluations, until=until, progress=progress)
