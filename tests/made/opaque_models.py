@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 WIDTH = 8
 
@@ -131,34 +131,21 @@ class Encoded(Routed):
 
 
 class Recurrent(nn.Module):
-    """A layer that adds what it gave the last time, which it keeps as a plain tensor."""
+    """A layer that adds what it gave the last time, which it keeps as a plain tensor; with its graph and times 0, if it
+    `hides` it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hides: bool) -> None:
         super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.layer, self.hides = nn.Linear(WIDTH, WIDTH), hides
         self.last: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         if x.sum() > 1e9:
             x = x / 2
-        made: torch.Tensor = self.layer(x) * scale + (0 if self.last is None else self.last)
-        self.last = made.detach().mean()
-        return made
-
-
-class Retained(nn.Module):
-    """A layer that reads what it kept with its graph, and hides its value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-        self.last: torch.Tensor | None = None
-
-    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        if x.sum() > 1e9:
-            x = x / 2
-        made: torch.Tensor = self.layer(x).square() * scale + (0 if self.last is None else 0 * self.last)
-        self.last = made.mean()
+        made: torch.Tensor = self.layer(x).square() * scale
+        if self.last is not None:
+            made = made + self.last * (0 if self.hides else 1)
+        self.last = made.mean() if self.hides else made.detach().mean()
         return made
 
 
@@ -186,6 +173,30 @@ class Watched(nn.Module):
         self.seen = x.detach()
         made: torch.Tensor = self.norm(self.drop(self.layer(x))) * scale
         return made if x.sum() < 1e9 else made / 0
+
+
+class _Averaged(torch.autograd.Function):
+    """Gradients divided by the number of ranks."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] / (distributed.get_world_size() if distributed.is_initialized() else 1)
+
+
+class AsksInBackward(nn.Module):
+    """A layer whose backward asks how many ranks there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        made: torch.Tensor = _Averaged.apply(self.layer(x))  # type: ignore[no-untyped-call]
+        return made * scale
 
 
 def around(part: nn.Module) -> nn.Module:

@@ -9,7 +9,18 @@ import torch
 from torch import nn
 
 import placer
-from opaque_models import WIDTH, Encoded, OwnDraws, Recurrent, Retained, Routed, Triplets, Watched, around, routed
+from opaque_models import (
+    WIDTH,
+    AsksInBackward,
+    Encoded,
+    OwnDraws,
+    Recurrent,
+    Routed,
+    Triplets,
+    Watched,
+    around,
+    routed,
+)
 from placer.errors import CaptureError, UncapturableError, UsageError
 from placer.graph import Affine, Graph, Op
 from placer.rules import OpaqueCost
@@ -177,8 +188,8 @@ def test_the_model_is_left_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("part", "told"),
     [
-        (Recurrent(), "it keeps last from one call to the next"),
-        (Retained(), "it keeps last from one call to the next"),
+        (Recurrent(hides=False), "it keeps last from one call to the next"),
+        (Recurrent(hides=True), "it keeps last from one call to the next"),
         (OwnDraws(), "it draws numbers of its own"),
     ],
 )
@@ -190,3 +201,8 @@ def test_a_part_that_gives_something_else_when_it_is_called_again_is_refused(par
 
 def test_a_part_that_draws_by_torchs_generator_and_keeps_what_it_does_not_read_is_none_of_these() -> None:
     assert opaque_op(capture(around(Watched()), batch=BATCH))
+
+
+def test_a_part_whose_backward_asks_for_ranks_is_refused() -> None:
+    with pytest.raises(UncapturableError, match="router is opaque and its backward asks torch"):
+        capture(around(AsksInBackward()), batch=BATCH)

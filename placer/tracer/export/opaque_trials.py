@@ -26,6 +26,7 @@ from placer.errors import CaptureError, UncapturableError
 from placer.io.one_device import ranks_asked_for
 from placer.io.usercode import said
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
+from placer.tracer.export.state.model_values import of_kind
 
 SEED = 0
 RUNS = 5
@@ -138,7 +139,7 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
     with _disable_current_modes(), torch.random.fork_rng(devices=()), torch.enable_grad():
         torch.manual_seed(SEED)
         module, given = _real(part.module), [_numbers(tuple(t.shape), dtype=t.dtype) for t in inputs]
-        state, before = _state_of(module), _plain_tensors(module)
+        state, before = _state_of(module), of_kind(module, torch.Tensor)
         try:
             first = _called(part, module, given, state)
         except UncapturableError:
@@ -150,7 +151,7 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
             second = _called(part, module, given, state)
         if len(first) == len(second) and all(map(_alike, first, second)):
             return
-    kept = sorted(name for name, tensor in _plain_tensors(module).items() if before.get(name) is not tensor)
+    kept = sorted(name for name, tensor in of_kind(module, torch.Tensor).items() if before.get(name) is not tensor)
     raise UncapturableError(
         f"{part.name} is opaque and gives other results when it is called again with the same numbers: "
         f"{'it keeps ' + ', '.join(kept) + ' from one call to the next' if kept else 'it draws numbers of its own'}; a "
@@ -194,16 +195,6 @@ def _alike(first: object, second: object) -> bool:
 def _state_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Copies of its parameters and buffers."""
     return {name: tensor.detach().clone() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
-
-
-def _plain_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors that its modules hold as plain attributes."""
-    return {
-        f"{name}.{key}".lstrip("."): value
-        for name, own in module.named_modules()
-        for key, value in vars(own).items()
-        if isinstance(value, torch.Tensor)
-    }
 
 
 def _numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
 from itertools import islice
 from types import CellType, FunctionType, MethodType, ModuleType
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -29,6 +30,7 @@ _NONE = object()
 
 
 Plain = int | float | str
+_Held = TypeVar("_Held")
 
 
 @dataclass(slots=True)
@@ -114,6 +116,16 @@ def attributes(module: nn.Module) -> list[str]:
         if isinstance(value, Plain) and name not in own and name[:2] != "__"
     }
     return [*(name for name in own if name not in _OWN), *shared]
+
+
+def of_kind(module: nn.Module, kind: type[_Held]) -> dict[str, _Held]:
+    """What is of a kind among the attributes of a module and its submodules, past the lists of torch's own."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, own in module.named_modules()
+        for name, value in vars(own).items()
+        if isinstance(value, kind)
+    }
 
 
 def _is_plain(value: object) -> bool:

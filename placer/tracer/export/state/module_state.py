@@ -16,7 +16,7 @@ from torch import nn
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line
 from placer.tracer.export.state.kept_values import Kept
-from placer.tracer.export.state.model_values import values_of
+from placer.tracer.export.state.model_values import of_kind, values_of
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     buffers = [(path, module, dict(module._buffers)) for path, module in model.named_modules()]
     names = {name for name, _ in model.named_buffers()}
     trained = {name for name, _ in model.named_parameters()}
-    parts = _parts(model)
+    parts = of_kind(model, nn.Module)
     kept.carry_over(model)
     before = values_of(model, loss)
     with _learning_kept(model):
@@ -37,7 +37,7 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     made = next((name for name, _ in model.named_parameters() if name not in trained), None)
     if made is not None:
         raise UncapturableError(f"forward makes the parameter {made}; do so in __init__, where every rank finds it")
-    other = next((name for name, part in _parts(model).items() if parts.get(name) is not part), None)
+    other = next((name for name, part in of_kind(model, nn.Module).items() if parts.get(name) is not part), None)
     if other is not None:
         raise UncapturableError(f"forward makes the module {other}; do so in __init__, where every rank finds it")
     for path, module, held in buffers:
@@ -76,16 +76,6 @@ def _learning_kept(model: nn.Module) -> Iterator[None]:
         mock.patch.object(torch.Tensor, "requires_grad_", called, create=True),
     ):
         yield
-
-
-def _parts(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that attributes hold, past the list of submodules."""
-    return {
-        f"{path}.{name}".lstrip("."): value
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if isinstance(value, nn.Module)
-    }
 
 
 def _written(name: str, old: torch.Tensor, new: torch.Tensor | None) -> torch.Tensor:
