@@ -9,10 +9,10 @@ interrupt, or when the budget is used up, what was found so far is returned.
 
 With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half.
 Where that ends it before its proof is complete, or a graph of stages is faster than any chain, list schedulers and
-`min_cut` are asked (list schedulers always, if the model branches), and `local` goes on from the best plans of all with
-the rest: in little time moves often find what a proof has no time for. Without a budget a thousand moves are tried
-from the best plans where the model branches, as nothing is proven of its graphs of stages; and where no plan of the
-exact search fits and none is proven not to, a few: they know stages of which some blocks recompute.
+`min_cut` are asked (list schedulers always, if the model branches or devices differ), and `local` goes on from the best
+plans of all with the rest: in little time moves often find what a proof has no time for. Without a budget a thousand
+moves are tried from the best plans where the model branches, as nothing is proven of its graphs of stages; and where no
+plan of the exact search fits and none is proven not to, a few: they know stages of which some blocks recompute.
 
 Why one plan is slower than another: the item of the ledger that grew most.
 """

@@ -1,8 +1,7 @@
 """`min_cut` and `policy` as strategies of `placer.plan`: what either finds alone, and what moves make of it.
 
-    half of what is left after the baselines (list schedulers where the model branches)   the strategy alone
-    the rest                                                                               `local` from its plan, then
-                                                                                           from the baselines
+    half of what is left after the baselines and list schedulers   the strategy alone
+    the rest                                                       `local` from its plan, then from the baselines
 
 So neither ends with less than the best baseline that the budget has room for; cuts alone know nothing of them (they
 price no reduction). The plan's alternatives say what the strategy found alone, where moves found something better. Who
