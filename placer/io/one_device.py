@@ -19,12 +19,18 @@ MODULE = "torch.distributed.distributed_c10d"
 
 @contextlib.contextmanager
 def as_on_one_device() -> Iterator[None]:
-    """In the body torch.distributed says on this thread that it is not initialised; other threads go on with it."""
+    """In the body torch.distributed says on this thread that it is not initialised; other threads go on with it. Code
+    that then initialises it has the group that there is: a process has one."""
     distributed = sys.modules.get(MODULE)
     if distributed is None or not hasattr(distributed, "GroupMember") or distributed.GroupMember.WORLD is None:
         yield
         return
-    with mock.patch.object(distributed, "GroupMember", _WithoutWorld(distributed.GroupMember)):
+    hidden = _WithoutWorld(distributed.GroupMember)
+    with (
+        mock.patch.object(distributed, "GroupMember", hidden),
+        mock.patch.object(distributed, "init_process_group", hidden.show),
+        mock.patch.object(sys.modules["torch.distributed"], "init_process_group", hidden.show),
+    ):
         yield
 
 
@@ -55,7 +61,11 @@ class _WithoutWorld:
 
     def __init__(self, real: Any) -> None:
         self._real = real
-        self._thread = threading.get_ident()
+        self._thread: int | None = threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
         return None if name == "WORLD" and threading.get_ident() == self._thread else getattr(self._real, name)
+
+    def show(self, *_: object, **__: object) -> None:
+        """In place of `init_process_group`: from now on the group is there."""
+        self._thread = None

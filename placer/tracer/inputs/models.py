@@ -19,6 +19,7 @@ from torch import nn
 from placer.errors import UsageError
 from placer.io.bounds import MOST_COUNTED
 from placer.io.files import parsed_json, read_text
+from placer.io.one_device import as_on_one_device
 from placer.io.refusals import short
 from placer.io.usercode import UNLOADED, blamed, named, said
 from placer.plans.plan import ModelRef
@@ -231,7 +232,7 @@ def _factory(reference: str) -> Callable[[], nn.Module]:
     _require_no_arguments(found, reference)
 
     def make() -> nn.Module:
-        with blamed(f"the factory {reference}"):
+        with blamed(f"the factory {reference}"), as_on_one_device():
             model = found()
         if hasattr(model, "to_dict") and hasattr(model, "model_type"):
             model = _maker(model)()

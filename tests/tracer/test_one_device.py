@@ -1,0 +1,55 @@
+"""A person's code hears of no process group where placer has one, but for code that makes its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from torch import distributed
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from placer.io.one_device import as_on_one_device, ranks_asked_for
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A group of this process alone."""
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_there_is_no_group_on_this_thread_and_there_is_one_on_others(group: None) -> None:
+    heard: list[bool] = []
+    with as_on_one_device():
+        other = threading.Thread(target=lambda: heard.append(distributed.is_initialized()))
+        other.start()
+        other.join()
+        assert not distributed.is_initialized()
+    assert heard == [True]
+    assert distributed.is_initialized()
+
+
+def test_code_that_makes_a_group_has_the_one_there_is(group: None) -> None:
+    with as_on_one_device():
+        if not distributed.is_initialized():
+            distributed.init_process_group("gloo", init_method="file:///nowhere", rank=0, world_size=1)
+        assert distributed.get_world_size() == 1
+    assert distributed.is_initialized()
+
+
+def test_without_a_group_code_may_make_one() -> None:
+    with as_on_one_device():
+        distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    assert distributed.is_initialized()
+    distributed.destroy_process_group()
+
+
+def test_questions_for_ranks_are_noted(group: None) -> None:
+    with ranks_asked_for() as asked:
+        assert asked == []
+        assert not distributed.is_initialized()
+    assert asked == ["WORLD"]
