@@ -35,6 +35,7 @@ from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.inter_op.search import solve_roomy
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
+from placer.strategies.space.parts import hurried_on_unlike
 from placer.strategies.space.pin_conflicts import require_pins
 
 MOVES = "local"
@@ -132,8 +133,7 @@ def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], E
 def _first(problem: Problem) -> tuple[str, ...]:
     """The baselines: list schedulers only where a model branches, since the exact search has all chains of stages, or
     where seconds may end that before it has those of unlike devices."""
-    listed = BlockGraph.of(problem.graph).branches
-    listed |= problem.until is not None and len(set(problem.cluster.devices)) > 1
+    listed = BlockGraph.of(problem.graph).branches or hurried_on_unlike(problem)
     return tuple(name for name in BASELINES if listed or name != LISTS)
 
 

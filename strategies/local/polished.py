@@ -10,7 +10,6 @@ knows plans already goes on from them by moves of its own: then the strategy is 
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -78,28 +77,20 @@ def _better(
 ) -> Solution | Infeasible:  # fmt: skip
     """What moves made of what the strategy found alone, if it was asked, which is named beside it; or that, where they
     know nothing better."""
-    if not alone or (isinstance(alone[0], Infeasible) and isinstance(moved, Solution)):
-        return moved
+    if not alone or isinstance(alone[0], Infeasible):
+        return alone[0] if alone and isinstance(moved, Infeasible) else moved
+    if isinstance(moved, Infeasible):
+        return alone[0]
     first, best = _seconds(alone[0]), _seconds(moved)
-    if isinstance(moved, Infeasible) or isinstance(alone[0], Infeasible) or best >= first * (1 - ROUNDING):
-        return _named(alone[0], moved, name)
+    if best >= first * (1 - ROUNDING):
+        plan, ended = replace(alone[0].plan, strategy=name), moved.ended or alone[0].ended
+        return replace(alone[0], plan=plan, evaluations=moved.evaluations, ended=ended)
     reason = f"{first / best - 1:.1%} slower, before moves went on from it and from the baselines"
     return replace(moved, alternatives=(Alternative(name=f"{name} alone", step_seconds=first, reason=reason),))
 
 
-def _named(alone: Solution | Infeasible, moved: Solution | Infeasible, name: str) -> Solution | Infeasible:
-    """What the strategy found alone after moves from it, which count, found nothing better."""
-    if isinstance(alone, Infeasible) or isinstance(moved, Infeasible):
-        return alone
-    return replace(
-        alone, plan=replace(alone.plan, strategy=name), evaluations=moved.evaluations, ended=moved.ended or alone.ended
-    )
-
-
-def _seconds(found: Solution | Infeasible) -> float:
-    """Seconds of a step of a plan; none is as slow as can be."""
-    if isinstance(found, Infeasible):
-        return math.inf
+def _seconds(found: Solution) -> float:
+    """Seconds of a step of a plan."""
     assert found.plan.ledger is not None
     return found.plan.ledger.step_seconds
 

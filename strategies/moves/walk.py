@@ -39,6 +39,7 @@ from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import lighter, repaired
 from placer.strategies.moves.table import drawn, kinds, moved
 from placer.strategies.space.block_graph import branches_matter
+from placer.strategies.space.parts import hurried_on_unlike
 from placer.strategies.space.pin_conflicts import require_pins
 
 SEEDS: tuple[type[Baseline], ...] = (SingleDevice, DataParallel, ShardedDataParallel, EvenPipeline, Megatron)
@@ -169,8 +170,8 @@ class Walk:
         found = [seed for plan in known if not self.over for seed in self.given(plan)]
         if not known:
             found = [seed for kind in SEEDS[:-1] if not self.over for seed in self._baseline(kind())]
-            unlike = self.problem.until is not None and len(set(self.problem.cluster.devices)) > 1
-            found += self.asked(Lists(), found, LISTED) if self.around.branches or unlike else []
+            listed = self.around.branches or hurried_on_unlike(self.problem)
+            found += self.asked(Lists(), found, LISTED) if listed else []
             found += [seed for kind in SEEDS[-1:] if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:

@@ -96,6 +96,11 @@ def parts(cluster: Cluster) -> tuple[Subcluster, ...]:
     return tuple(_part(cluster, part) for part in found[:MOST_PARTS])
 
 
+def hurried_on_unlike(problem: Problem) -> bool:
+    """Whether seconds may end an exact search before it has plans of unlike devices, as list schedulers soon do."""
+    return problem.until is not None and len(set(problem.cluster.devices)) > 1
+
+
 def _asked(problem: Problem, part: Subcluster, judged: int, best: Verdict | None) -> Problem | None:
     """What is asked of a part; None where there is nothing to hope for."""
     left = None if problem.budget is None else problem.budget - judged

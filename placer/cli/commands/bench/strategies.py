@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -199,9 +200,7 @@ def _resolved(model: SuiteModel, devices: int | None) -> tuple[ModelRef, Graph]:
     return found.ref, tracer.capture(found, batch=model.batch or None, devices=devices or 1)
 
 
-def _problem(
-    resolved: Callable[[int | None], tuple[ModelRef, Graph]], devices: int | None, cluster: Cluster
-) -> Problem:
+def _problem(resolved: _Resolved, devices: int | None, cluster: Cluster) -> Problem:
     ref, graph = resolved(devices)
     return Problem(graph=graph, cluster=cluster, settings=RunSettings(), rows=graph.rows, model=ref)
 
@@ -211,8 +210,4 @@ def _drawn(count: int, sizes: str) -> Iterator[Case]:
 
     for seed in range(count):
         problem = drawn_problem(seed, LARGER if sizes == "large" else SEEN)
-        yield Case(name=f"drawn {sizes} {seed} ({problem.graph.name})", make=partial(_same, problem))
-
-
-def _same(problem: Problem) -> Problem:
-    return problem
+        yield Case(name=f"drawn {sizes} {seed} ({problem.graph.name})", make=partial(replace, problem))
