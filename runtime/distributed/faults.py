@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -190,10 +190,12 @@ def is_communication(error: BaseException) -> bool:
 
 
 @contextmanager
-def guarded(watch: Watch) -> Iterator[None]:
+def guarded(watch: Watch, close: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Run the body; a failure of communication becomes an ExecutionError that names the rank that caused it.
 
-    An error of this rank itself is left for the others and goes on as it is.
+    An error of this rank itself is left for the others and goes on as it is. `close` ends this rank's connections after
+    a failure: once its word is left, as the others look for the cause when their connections close, and before this
+    rank looks for it, as others may wait for this one.
     """
     told = _Told(watch)
     before = signal.signal(signal.SIGTERM, told.terminate)
@@ -203,24 +205,31 @@ def guarded(watch: Watch) -> Iterator[None]:
             told.require_nothing_due()
     except Terminated:
         told.ending = True
+        close()
         cause = watch.cause(blame_silent=False) or "somebody ended the run (a time limit, the scheduler, Ctrl-C)"
         raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
     except KeyboardInterrupt:
         told.ending = True
         with suppress(dist.DistError, RuntimeError):  # rank 0, which keeps the store, may be gone
             watch.leave_told("SIGINT")
+        close()
         raise
     except Exception as error:
         told.ending = True
         if not is_communication(error):
             watch.leave_error(error)
+            close()
             raise
+        close()
         cause = watch.cause() or "no rank died: the network between them failed"
         time.sleep(LINGER_SECONDS)
         raise ExecutionError(
             f"{cause}; this rank ended because of it ({_first_line(error)}). "
             "Start again: a run with --checkpoint goes on from its last complete checkpoint"
         ) from error
+    except BaseException:  # SystemExit: the rank knows why
+        close()
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -131,7 +131,7 @@ def joined(
         torch.cuda.set_device(world.device)
     watch = Watch(PrefixStore("watch", store), world.rank, world.size)
     world = replace(world, watch=watch)
-    with guarded(watch):
+    with guarded(watch, lambda: _end_at_once(world)):
         watch.join()
         dist.init_process_group(
             backend_of(plan, world.rank, backend),
@@ -140,12 +140,8 @@ def joined(
             world_size=world.size,
             timeout=timeout,
         )
-        try:
-            yield world
-            _end_in_order(watch)
-        except BaseException:
-            _end_at_once(world)
-            raise
+        yield world
+        _end_in_order(watch)
 
 
 def _store(world: World, timeout: timedelta) -> Store:
