@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -25,6 +26,7 @@ import networkx
 from pydantic import TypeAdapter
 
 from placer.io.bounds import Amount, Count, CountFromOne, Label, Whole
+from placer.io.memo import remembered
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complex64": 8,
@@ -277,6 +279,7 @@ class Graph:
             for op in self.classes[block.kind].ops:
                 yield block, op
 
+    @remembered
     def value(self, reference: str) -> Tensor:
         """The tensor of a global reference (`x:input_ids`, `b7.0`)."""
         if reference.startswith("x:"):
@@ -292,6 +295,12 @@ class Graph:
     def class_flops(self) -> tuple[Affine, ...]:
         """Forward FLOPs of a block of each class."""
         return tuple(affine_sum(op.forward_flops for op in kind.ops) for kind in self.classes)
+
+    @cached_property
+    def flops_before(self) -> tuple[Affine, ...]:
+        """Forward FLOPs of the blocks before each block; at the end those of all."""
+        own = [self.class_flops[block.kind] for block in self.blocks]
+        return tuple(accumulate(own, lambda *both: affine_sum(both), initial=Affine()))
 
     @cached_property
     def follows(self) -> tuple[bool, ...]:
@@ -310,6 +319,11 @@ class Graph:
             for one in block.inputs
             if one.startswith("b") and not one.startswith("b-")
         )
+
+    @cached_property
+    def differentiable(self) -> frozenset[str]:
+        """Those of `reads` whose gradients go back."""
+        return frozenset(one for one, _, _ in self.reads if self.value(one).requires_grad)
 
     @cached_property
     def skips(self) -> bool:

@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from placer.cluster.cluster import Backend, Cluster, Device
-from placer.costs.communication.network import Network, require_hosts
+from placer.costs.communication.network import Network, TransferSeconds, require_hosts
 from placer.costs.communication.reductions import AnyReduction
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.likeness import Likeness
@@ -300,7 +300,8 @@ class PricedStage:
 
     alike: by the meshes after it and first of all, the number of stages that cost the same; seconds: of all
     microbatches, by their number; held: of the position that it is the first of, by the stages after it there, what is
-    in flight, and rows.
+    in flight, and rows; sent: of messages to others, by their meshes, values and rows, both latencies and the seconds
+    by rows.
     """
 
     known: KnownStage
@@ -311,6 +312,7 @@ class PricedStage:
     alike: dict[tuple[int, int], int] = field(default_factory=dict)
     seconds: dict[int, StageSeconds] = field(default_factory=dict)
     held: dict[Hashable, tuple[int, MemoryBytes]] = field(default_factory=dict)
+    sent: dict[Hashable, tuple[float, float, list[tuple[int, TransferSeconds]]]] = field(default_factory=dict)
 
 
 def _mesh(one: PricedStage | None) -> Mesh | None:

@@ -10,6 +10,7 @@ from operator import mul
 from typing import NamedTuple
 
 from placer.costs.communication.gradient_buckets import SIZES
+from placer.costs.communication.network import TransferSeconds
 from placer.costs.costs import Costs, PricedStage
 from placer.costs.memory.in_flight import InFlight, in_flight_of, microbatches_in_flight
 from placer.costs.timing.after_backward import host_bytes
@@ -22,7 +23,7 @@ from placer.graph import affine_sum
 from placer.io.memo import once
 from placer.plans.known_stages import Microbatches
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
-from placer.plans.order import plan_actions
+from placer.plans.order import plan_actions, timed_actions
 from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
 from placer.plans.transfers import Transfer, is_chain, position_of, read_graph, skipping, transfers
@@ -208,8 +209,9 @@ def _branched(
         backward.append([each.whole_backward + more for each, more in zip(passes, adding, strict=True)])
         weight.append([each.weight + more for each, more in zip(passes, adding, strict=True)])
     sent, returned = _messages(own, plan)
+    graph = read_graph(plan)
     step = BranchedOrder(
-        order=plan_actions(plan), graph=read_graph(plan), forward=forward, backward=backward, weight=weight,
+        order=timed_actions(plan, graph), graph=graph, forward=forward, backward=backward, weight=weight,
         reduction=[cost.reduction for cost in stages], optimizer=[cost.optimizer for cost in stages], sent=sent,
         returned=returned,
     ).step()  # fmt: skip
@@ -219,24 +221,31 @@ def _branched(
 def _messages(own: Sequence[PricedStage], plan: Plan) -> tuple[Messages, Messages]:
     """The messages between stages, of each microbatch: values on, gradients back."""
     found, at, network = transfers(plan), position_of(plan), own[0].costs.network
+    sizes = tuple(dict.fromkeys(plan.microbatches))
     ends = [(at[one.source], at[one.target]) for one in found]
     taken = ways([*ends, *[pair[::-1] for pair in ends]], [mesh.devices for mesh in plan.meshes], network)
     sent: dict[tuple[int, int], tuple[Wire, ...]] = {}
     returned: dict[tuple[int, int], tuple[Wire, ...]] = {}
     for number, transfer in enumerate(found):
-        source, target = (own[stage] for stage in (transfer.source, transfer.target))
-        between = source.costs.messages.between
-        pair, ours, theirs = (transfer.source, transfer.target), source.mesh.devices, target.mesh.devices
-        forward, backward = network.messages(ours, theirs, 0), network.messages(theirs, ours, 0)
-        out, back = taken[number], taken[number + len(found)]
-        on, returning = {}, {}
-        for rows in set(plan.microbatches):
-            seconds = between(source.known.stage, target.mesh, transfer.values, rows)
-            on[rows], returning[rows] = out.wire(seconds.forward, forward), back.wire(seconds.backward, backward)
+        source, target = own[transfer.source], own[transfer.target]
+        pair, out, back = (transfer.source, transfer.target), taken[number], taken[number + len(found)]
+        key = target.known.mesh, transfer.values, sizes
+        forward, backward, each = once(source.sent, key, _between, source, target, transfer.values, sizes)
+        on = {rows: out.wire(seconds.forward, forward) for rows, seconds in each}
         sent[pair] = tuple([on[rows] for rows in plan.microbatches])
         if transfer.differentiable:
+            returning = {rows: back.wire(seconds.backward, backward) for rows, seconds in each}
             returned[pair] = tuple([returning[rows] for rows in plan.microbatches])
     return sent, returned
+
+
+def _between(
+    source: PricedStage, target: PricedStage, values: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[float, float, list[tuple[int, TransferSeconds]]]:
+    """Latencies of values on from one stage to another and of their gradients back; seconds, by rows."""
+    ours, theirs, messages = source.mesh.devices, target.mesh.devices, source.costs.network.messages
+    between = partial(source.costs.messages.between, source.known.stage, target.mesh, values)
+    return messages(ours, theirs, 0), messages(theirs, ours, 0), [(rows, between(rows)) for rows in sizes]
 
 
 def _sent(own: Sequence[PricedStage], plan: Plan) -> int:

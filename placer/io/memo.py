@@ -1,4 +1,5 @@
-"""What was worked out is kept: results of methods by their arguments, and of functions by a key that is no argument."""
+"""What was worked out is kept: results of methods by their arguments, of functions by a key that is no argument, or of
+the last object alone."""
 
 from __future__ import annotations
 
@@ -27,6 +28,21 @@ def remembered(make: Method[Owner, Arguments, Value]) -> Method[Owner, Arguments
             pass
         found = make(self, *given, **named)
         self.__dict__.setdefault(name, {})[key] = found
+        return found
+
+    return known
+
+
+def of_last(make: Callable[[Key], Value]) -> Callable[[Key], Value]:
+    """A function of one object that keeps what it made of the last one, which several ask for in turn."""
+    last: list[tuple[Key, Value]] = []
+
+    @wraps(make)
+    def known(given: Key) -> Value:
+        if last and last[0][0] is given:
+            return last[0][1]
+        found = make(given)
+        last[:] = [(given, found)]
         return found
 
     return known

@@ -18,6 +18,7 @@ order that all positions together can follow to the end.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, get_args
 
@@ -154,6 +155,14 @@ def timetable(
             following[position] += 1
             runnable += waiting.pop(done, ())
     return {action: times[action] for line in schedule for action in line if action in times}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TimedActions:
+    """The actions of every position in order, and start and end of each as `timetable` has them; known by identity."""
+
+    actions: Actions
+    times: Mapping[Action, tuple[float, float]]
 
 
 def milestone(action: Action) -> Action:

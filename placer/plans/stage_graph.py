@@ -6,7 +6,7 @@ s % positions. A graph of branches comes from what the stages of a plan read of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -56,14 +56,20 @@ def chain(stages: int, positions: int | None = None) -> StageGraph:
     )
 
 
-def of_reads(at: Sequence[int], reads: Sequence[tuple[int, int, bool]], work: Sequence[float]) -> StageGraph:
+def of_reads(at: Sequence[int], reads: Iterable[tuple[int, int, bool]], work: Sequence[float]) -> StageGraph:
     """The graph of (stage that makes, stage that reads, whether a gradient comes back), each pair any number of times.
 
     `at` and `work` are of each stage; a stage reads of earlier ones only.
     """
+    before: list[set[int]] = [set() for _ in at]
+    behind: list[set[int]] = [set() for _ in at]
+    for source, target, back in reads:
+        before[target].add(source)
+        if back:
+            behind[source].add(target)
     return StageGraph(
         at=tuple(at),
-        reads=tuple(tuple(sorted({s for s, t, _ in reads if t == stage})) for stage in range(len(at))),
-        awaits=tuple(tuple(sorted({t for s, t, back in reads if s == stage and back})) for stage in range(len(at))),
+        reads=tuple([tuple(sorted(stages)) for stages in before]),
+        awaits=tuple([tuple(sorted(stages)) for stages in behind]),
         work=tuple(work),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from placer.graph import Graph
+from placer.io.memo import of_last
 from placer.plans.plan import Plan, Stage
 from placer.plans.schedule import BRANCHED
 from placer.plans.stage_graph import StageGraph, chain, of_reads
@@ -33,6 +34,7 @@ def position_of(plan: Plan) -> tuple[int, ...]:
     return tuple(order.setdefault(stage.devices, len(order)) for stage in plan.stages)
 
 
+@of_last
 def transfers(plan: Plan) -> tuple[Transfer, ...]:
     """One transfer for every pair of stages at different positions where the later reads what the earlier makes.
 
@@ -49,7 +51,7 @@ def transfers(plan: Plan) -> tuple[Transfer, ...]:
 
 def _transfer(graph: Graph, source: int, target: int, found: set[str]) -> Transfer:
     values = tuple(sorted(found, key=made_by))
-    differentiable = tuple(value for value in values if graph.value(value).requires_grad)
+    differentiable = tuple([value for value in values if value in graph.differentiable])
     return Transfer(source=source, target=target, values=values, differentiable=differentiable)
 
 
@@ -68,6 +70,7 @@ def stage_of_block(plan: Plan) -> dict[int, int]:
     return home
 
 
+@of_last
 def _reads(plan: Plan) -> list[tuple[str, int, int]]:
     """(value, stage that makes it, later stage that reads it)."""
     home = stage_of_block(plan)
@@ -86,9 +89,11 @@ def stage_graph(plan: Plan) -> StageGraph:
     return chain(len(plan.stages), plan.positions) if is_chain(plan) else read_graph(plan)
 
 
+@of_last
 def read_graph(plan: Plan) -> StageGraph:
     """What the stages read of each other, be they a chain or not."""
-    reads = [(source, target, plan.graph.value(value).requires_grad) for value, source, target in _reads(plan)]
+    differentiable = plan.graph.differentiable
+    reads = {(source, target, value in differentiable) for value, source, target in _reads(plan)}
     branched = plan.schedule in BRANCHED
     work = [_work(plan, stage) if branched else 1.0 for stage in plan.stages]
     return of_reads(position_of(plan), reads, work)
@@ -111,15 +116,15 @@ def is_chain(plan: Plan) -> bool:
     waited = {
         (source, target)
         for value, source, target in _reads(plan)
-        if target == source + 1 and plan.graph.value(value).requires_grad
+        if target == source + 1 and value in plan.graph.differentiable
     }
     return len(waited) == len(plan.stages) - 1
 
 
 def _work(plan: Plan, stage: Stage) -> float:
     """Seconds of a stage's forward at the peak of its slowest device: enough to order stages by."""
-    blocks = plan.graph.blocks[stage.first : stage.last]
-    flops = sum(plan.graph.class_flops[block.kind].at(plan.rows) for block in blocks)
+    before, rows = plan.graph.flops_before, plan.rows
+    flops = before[stage.last].at(rows) - before[stage.first].at(rows)
     dtype = "float32" if plan.settings.precision == "bfloat16-autocast" else plan.settings.precision
     slowest = min(plan.cluster.devices[device].rate(dtype) for device in stage.devices)
     return (1 + flops) / (len(stage.devices) * slowest)

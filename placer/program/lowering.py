@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from placer.costs.precision import Numerics
 from placer.io.memo import remembered
-from placer.plans.order import plan_actions
+from placer.plans.order import timed_actions
 from placer.plans.plan import Plan, replica_rows
-from placer.plans.schedule import Action, Actions, timetable
+from placer.plans.schedule import Action, TimedActions
 from placer.plans.transfers import Transfer, position_of, stage_graph, transfers
 from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
@@ -139,19 +139,17 @@ def _together(columns: Iterable[ConnectedReplicas]) -> tuple[tuple[int, ...], ..
 class _StepOrder:
     """What all devices of a replica share: the schedule, its times, and what follows an F or a B of each stage."""
 
-    schedule: Actions
-    times: dict[Action, tuple[float, float]]
+    order: TimedActions
     sent: dict[tuple[bool, int], list[tuple[int, Transfer]]]
 
 
 def _step(plan: Plan) -> _StepOrder:
-    schedule = plan_actions(plan)
     sent: dict[tuple[bool, int], list[tuple[int, Transfer]]] = {}
     for index, transfer in enumerate(transfers(plan)):
         sent.setdefault((True, transfer.source), []).append((index, transfer))
         if transfer.differentiable:
             sent.setdefault((False, transfer.target), []).append((index, transfer))
-    return _StepOrder(schedule, timetable(schedule, stage_graph(plan)), sent)
+    return _StepOrder(timed_actions(plan, stage_graph(plan)), sent)
 
 
 def _lines(plan: Plan, step: _StepOrder, inner: int) -> list[list[_Item]]:
@@ -168,10 +166,10 @@ def _events(
     plan: Plan, step: _StepOrder, positions: tuple[int, ...], inner: int
 ) -> Iterator[tuple[_Key, _Item, tuple[int, ...]]]:
     """Every computation, message and collective of the step with its place in the order and its positions."""
-    for position, line in enumerate(step.schedule):
+    for position, line in enumerate(step.order.actions):
         behind = stage_collectives(plan, position, line, inner) if inner < plan.meshes[position].degree else {}
         for action in line:
-            start, end = step.times[action]
+            start, end = step.order.times[action]
             yield (start, 2, (position,)), action, (position,)
             made = () if action.kind == "W" else step.sent.get((action.kind == "F", action.stage), ())
             for index, transfer in made:

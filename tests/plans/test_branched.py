@@ -18,7 +18,7 @@ from placer.costs.timing.step import StageCost, waits_between_turns
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.legality import check
-from placer.plans.branched import branched_actions
+from placer.plans.branched import branched_order
 from placer.plans.order import plan_actions
 from placer.plans.plan import Plan, ScheduleName, Stage
 from placer.plans.schedule import LOOPING, actions, text, timetable, violations
@@ -54,14 +54,20 @@ def branched_plan(graph: Graph, places: tuple[int, ...], microbatches: tuple[int
 
 @given(stage_graphs(), st.integers(1, 9))
 def test_every_graph_has_an_order_that_runs_to_its_end(graph: StageGraph, microbatches: int) -> None:
-    assert violations(branched_actions(graph, microbatches), graph, microbatches) == ()
+    assert violations(branched_order(graph, microbatches).actions, graph, microbatches) == ()
+
+
+@given(stage_graphs(), st.integers(1, 9))
+def test_an_order_knows_the_times_of_its_timetable(graph: StageGraph, microbatches: int) -> None:
+    order = branched_order(graph, microbatches)
+    assert order.times == timetable(order.actions, graph)
 
 
 @given(stage_graphs(), st.integers(1, 9))
 def test_a_stage_keeps_no_more_in_flight_than_a_pipeline_as_deep_as_what_is_behind_it(
     graph: StageGraph, microbatches: int
 ) -> None:
-    for line in branched_actions(graph, microbatches):
+    for line in branched_order(graph, microbatches).actions:
         alive = dict.fromkeys({action.stage for action in line}, 0)
         for action in line:
             alive[action.stage] += 1 if action.kind == "F" else -1
@@ -70,7 +76,7 @@ def test_a_stage_keeps_no_more_in_flight_than_a_pipeline_as_deep_as_what_is_behi
 
 @pytest.mark.parametrize(("positions", "microbatches"), [(1, 3), (2, 5), (4, 9), (5, 2)])
 def test_a_chain_gets_the_order_of_1f1b(positions: int, microbatches: int) -> None:
-    assert text(branched_actions(chain(positions), microbatches)) == text(
+    assert text(branched_order(chain(positions), microbatches).actions) == text(
         actions("1f1b", positions, positions, microbatches)
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import gt
 from typing import NamedTuple
 
 import numpy as np
@@ -43,12 +44,19 @@ def microbatches_in_flight(schedule: str, positions: int, stages: int, microbatc
 def in_flight_of(line: Sequence[Action], stages: Sequence[int]) -> InFlight:
     """What a position has in flight that holds `stages` and does the actions of `line`."""
     alive = dict.fromkeys(stages, 0)
-    peaks = []
-    for action in line:
-        alive[action.stage] += 1 if action.kind == "F" else -1
-        if action.kind == "F":
-            peaks.append(tuple(alive.values()))
-    return InFlight(first=0, later=_largest(np.unique(np.array(peaks, dtype=np.int64), axis=0)))
+    peaks = set()
+    for stage, kind, _ in line:
+        if kind == "F":
+            alive[stage] += 1
+            peaks.add(tuple(alive.values()))
+        else:
+            alive[stage] -= 1
+    found, kept = sorted(peaks), []
+    while found:
+        most = found[-1]
+        kept.append(most)
+        found = [one for one in found if any(map(gt, one, most))]
+    return InFlight(first=0, later=tuple(reversed(kept)))
 
 
 def _lone(schedule: str, position: int, most: int, microbatches: int) -> InFlight:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from placer.costs.timing.played import Turn, Wire, played
-from placer.plans.schedule import Action, ActionKind, Actions, timetable
+from placer.plans.schedule import Action, ActionKind, TimedActions
 from placer.plans.stage_graph import StageGraph
 
 # (stage that makes, stage that reads) -> the messages of each microbatch: values on, or their gradients back.
@@ -56,7 +56,7 @@ class BranchedOrder:
     """The order of a plan and its seconds: of both passes of the stages and of the backward's weight part, of what each
     stage reduces behind its last backward, of its update, and of the messages on and back."""
 
-    order: Actions
+    order: TimedActions
     graph: StageGraph
     forward: PassSeconds
     backward: PassSeconds
@@ -82,7 +82,7 @@ class BranchedOrder:
 
     def _updates(self) -> list[float]:
         """Seconds of the update of each position."""
-        found = [0.0] * len(self.order)
+        found = [0.0] * len(self.order.actions)
         for own, position in zip(self.optimizer, self.graph.at, strict=True):
             found[position] += own
         return found
@@ -97,11 +97,12 @@ class BranchedOrder:
 
 @lru_cache(maxsize=REMEMBERED)
 def _places(
-    order: Actions, graph: StageGraph, sent: _Ends, returned: _Ends, reducing: tuple[bool, ...]
+    order: TimedActions, graph: StageGraph, sent: _Ends, returned: _Ends, reducing: tuple[bool, ...]
 ) -> tuple[tuple[_Place, ...], ...]:
     """Of each position what it comes to, in the order of its program (`placer.program.lowering`)."""
-    times, count = timetable(order, graph), 1 + max(action.microbatch for line in order for action in line)
-    entries = [list(_own(position, line, times, reducing)) for position, line in enumerate(order)]
+    lines, times = order.actions, order.times
+    count = 1 + max([action.microbatch for line in lines for action in line])
+    entries = [list(_own(position, line, times, reducing)) for position, line in enumerate(lines)]
     coming: dict[tuple[bool, int], list[int]] = {}
     for first, (maker, reader, back) in enumerate(_kinds_of_messages(sent, returned)):
         coming.setdefault((back, reader), []).append(first * count)

@@ -13,8 +13,7 @@ Who comes first in time has the way first, of those at one moment the position b
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 
@@ -38,71 +37,77 @@ class Turn(NamedTuple):
 
 def played(lines: Sequence[Sequence[Turn]], wires: Sequence[Wire]) -> list[float]:
     """When each position is done; of messages whose ends do not meet in order it would wait for ever."""
-    play = _Play(wires, [0.0] * len(lines))
-    at, met = [0] * len(lines), [-1] * len(lines)
-    while play.events:
-        _, position = heappop(play.events)
-        if at[position] == len(lines[position]):
+    clock, at, met = [0.0] * len(lines), [0] * len(lines), [-1] * len(lines)
+    moving = _Moving(wires)
+    events = [(0.0, position) for position in range(len(lines)) if lines[position]]
+    waiting: dict[int, list[int]] = {}
+    while events:
+        _, position = heappop(events)
+        number, line, begin = at[position], lines[position], clock[position]
+        turn = line[number]
+        if met[position] < number:
+            met[position] = number
+            for message, end in moving.met(turn.met, begin):
+                for other in waiting.pop(message, ()):
+                    heappush(events, (end, other))
+        missing, begin = moving.read(turn.read, begin)
+        if missing is not None:
+            waiting.setdefault(missing, []).append(position)
             continue
-        turn = lines[position][at[position]]
-        if met[position] < at[position]:
-            met[position] = at[position]
-            for number in turn.met:
-                play.meet(number, play.clock[position])
-        if play.computed(position, turn):
-            at[position] += 1
+        clock[position], at[position] = begin + turn.seconds, number + 1
+        if number + 1 < len(line):
+            heappush(events, (clock[position], position))
     assert all(at[position] == len(line) for position, line in enumerate(lines)), "positions wait for ever"
-    return play.clock
+    return clock
 
 
-@dataclass(slots=True)
-class _Play:
-    """Clocks of positions, when messages were met by one end and have arrived, until when ways are in use."""
+class _Moving:
+    """When messages were met by one end and have arrived, until when ways are in use."""
 
-    wires: Sequence[Wire]
-    clock: list[float]
-    events: list[tuple[float, int]] = field(init=False)
-    met: dict[int, float] = field(default_factory=dict)
-    arrived: dict[int, float] = field(default_factory=dict)
-    free: dict[Hashable, float] = field(default_factory=dict)
-    waiting: dict[int, list[int]] = field(default_factory=dict)
+    def __init__(self, wires: Sequence[Wire]) -> None:
+        self._wires = wires
+        self._first: list[float | None] = [None] * len(wires)
+        self._arrived: list[float | None] = [None] * len(wires)
+        self._free: dict[Hashable, float] = {}
 
-    def __post_init__(self) -> None:
-        self.events = [(0.0, position) for position in range(len(self.clock))]
-        heapify(self.events)
+    def met(self, messages: Sequence[int], now: float) -> list[tuple[int, float]]:
+        """One end has come to messages; the second one lets them move. Those that do, and when they have arrived."""
+        first, found = self._first, []
+        for message in messages:
+            other = first[message]
+            if other is None:
+                first[message] = now
+                continue
+            arrived = self._arrived[message] = self._moved(self._wires[message], other if other > now else now)
+            found.append((message, arrived))
+        return found
 
-    def meet(self, number: int, now: float) -> None:
-        """One end of a message has come to it; the second one lets it move."""
-        other = self.met.pop(number, None)
-        if other is None:
-            self.met[number] = now
-            return
-        end = self.arrived[number] = self._moved(self.wires[number], max(other, now))
-        for position in self.waiting.pop(number, ()):
-            heappush(self.events, (end, position))
-
-    def computed(self, position: int, turn: Turn) -> bool:
-        """Whether a position has what it reads for a turn, which is then done; if not, it waits for a message."""
-        begin = self.clock[position]
-        for number in turn.read:
-            arrived = self.arrived.get(number)
+    def read(self, messages: Sequence[int], begin: float) -> tuple[int | None, float]:
+        """The first of messages that has not arrived, and when all before it have, not before `begin`."""
+        for message in messages:
+            arrived = self._arrived[message]
             if arrived is None:
-                self.waiting.setdefault(number, []).append(position)
-                return False
-            begin = max(begin, arrived)
-        self.clock[position] = begin + turn.seconds
-        heappush(self.events, (self.clock[position], position))
-        return True
+                return message, begin
+            if arrived > begin:
+                begin = arrived
+        return None, begin
 
     def _moved(self, wire: Wire, ready: float) -> float:
         """When a message that both ends have come to has arrived."""
         latency, occupied, leaving, arriving = wire
         if not leaving and not arriving:
             return ready + latency + occupied
-        free = self.free
-        entering = max([free.get(way, 0.0) for way in arriving], default=0.0)
-        begin = max([ready, entering - latency, *[free.get(way, 0.0) for way in leaving]])
+        free, entering = self._free, 0.0
+        for way in arriving:
+            if way in free and free[way] > entering:
+                entering = free[way]
+        begin = max(ready, entering - latency)
+        for way in leaving:
+            if way in free and free[way] > begin:
+                begin = free[way]
         arrived = max(begin + latency, entering) + occupied
-        free.update(dict.fromkeys(leaving, begin + occupied))
-        free.update(dict.fromkeys(arriving, arrived))
+        for way in leaving:
+            free[way] = begin + occupied
+        for way in arriving:
+            free[way] = arrived
         return arrived
