@@ -47,6 +47,7 @@ from placer.plans.ledger import MemoryBytes
 from placer.plans.plan import Again, Layout, Plan, Sharding, Stage, replica_rows
 from placer.plans.settings import RunSettings
 from placer.spmd.cross_mesh import Mesh
+from placer.spmd.device_graph import LocalClasses
 
 
 class Costs:
@@ -60,10 +61,11 @@ class Costs:
 
     def __init__(
         self, graph: Graph, cluster: Cluster, settings: RunSettings, layout: Layout | None = None, offset: int = 0, *,
-        searched: AnyReduction | None = None, network: Network | None = None,
+        searched: AnyReduction | None = None, network: Network | None = None, local: LocalClasses | None = None,
     ) -> None:  # fmt: skip
         require_hosts(cluster)
-        self.work = workload(graph, settings, layout, offset, cluster.kernels)
+        self._local: LocalClasses = {} if local is None else local
+        self.work = workload(graph, settings, layout, offset, cluster.kernels, self._local)
         self.graph, self.cluster, self.settings = self.work.graph, cluster, settings
         #: What the update is priced with: without an offload that moves nothing.
         self.priced = settings if heeds(settings, cluster) else replace(settings, offload="none")
@@ -97,7 +99,7 @@ class Costs:
         key = id(layout), offset
         return once(
             self._under, key, Costs, self.graph, self.cluster, self.settings, layout, offset,
-            searched=self.after_backward.searched, network=self.network,
+            searched=self.after_backward.searched, network=self.network, local=self._local,
         )  # fmt: skip
 
     def of_stage(self, plan: Plan, stage: Stage) -> Costs:

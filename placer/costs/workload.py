@@ -10,7 +10,7 @@ from placer.costs.precision import Numerics
 from placer.graph import Affine, Graph, Parameter
 from placer.plans.plan import Layout
 from placer.plans.settings import BALANCED, RunSettings
-from placer.spmd.device_graph import local_graph
+from placer.spmd.device_graph import LocalClasses, local_graph
 from placer.spmd.parameter_layouts import kept_whole
 
 
@@ -40,10 +40,13 @@ class Workload:
         return Affine(size.fixed, -(-size.per_row // self.apart))
 
 
-def workload(graph: Graph, settings: RunSettings, layout: Layout | None, offset: int, backend: Backend) -> Workload:
-    """What is priced of a graph, cut as a layout says where there is one, on devices of a `backend`."""
-    balanced = settings.stack in BALANCED
-    local = graph if layout is None else local_graph(graph, layout, settings.expert_loads, balanced=balanced)
+def workload(
+    graph: Graph, settings: RunSettings, layout: Layout | None, offset: int, backend: Backend, known: LocalClasses
+) -> Workload:
+    """What is priced of a graph, cut as a layout says where there is one, on devices of a `backend`; `known`: classes
+    of other layouts of the same graph and settings."""
+    balanced, loads = settings.stack in BALANCED, settings.expert_loads
+    local = graph if layout is None else local_graph(graph, layout, loads, balanced=balanced, known=known)
     numerics = Numerics.of(local, settings, backend)
     if layout is None:
         return Workload(graph=graph, whole=graph, numerics=numerics, settings=settings)

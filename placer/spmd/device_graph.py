@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from placer.errors import UsageError
 from placer.graph import BlockClass, Graph
+from placer.io.memo import once
 from placer.plans.plan import Layout, Split
 from placer.rules.expert_loads import overload, require_loads
 from placer.rules.two_axis_layouts import middle
@@ -25,19 +26,30 @@ from placer.spmd.layout_conversions import border_state
 from placer.spmd.local_ops import LocalClass
 from placer.spmd.parameter_layouts import class_edges, held_parameter, held_value
 
+# Classes as one device has them, by their number, how they are split, the degree, and the parts of a replica's rows.
+LocalClasses = dict[tuple[int, Split, int, int], BlockClass]
 
-def local_graph(graph: Graph, layout: Layout, loads: tuple[float, ...] = (), *, balanced: bool = False) -> Graph:
-    """The graph of one device, of the most loaded one where experts have `loads`; `balanced`: as `local_op` has it.
+
+def local_graph(
+    graph: Graph, layout: Layout, loads: tuple[float, ...] = (), *, balanced: bool = False,
+    known: LocalClasses | None = None,
+) -> Graph:  # fmt: skip
+    """The graph of one device, of the most loaded one where experts have `loads`; `balanced`: as `local_op` has it;
+    `known`: the classes of other layouts of this graph, with the same of both, to which those of this one are added.
 
     Raises UsageError for a layout that is not of this graph or cannot be, and for loads of other experts.
     """
     require_layout(graph, layout)
     require_loads(graph, loads)
-    counted = own_rows(graph, layout.apart)
+    counted, known = own_rows(graph, layout.apart), {} if known is None else known
     classes = tuple(
-        block_class if split is None else _local_class(block_class, split, layout.degree, loads, balanced)
-        for block_class, split in zip(counted.classes, layout.splits, strict=True)
-    )
+        block_class if split is None
+        else once(
+            known, (number, split, layout.degree, layout.apart), _local_class, block_class, split, layout.degree,
+            loads, balanced,
+        )
+        for number, (block_class, split) in enumerate(zip(counted.classes, layout.splits, strict=True))
+    )  # fmt: skip
     return replace(counted, classes=classes)
 
 
