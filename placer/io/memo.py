@@ -35,14 +35,15 @@ def remembered(make: Method[Owner, Arguments, Value]) -> Method[Owner, Arguments
 
 def of_last(make: Callable[[Key], Value]) -> Callable[[Key], Value]:
     """A function of one object that keeps what it made of the last one, which several ask for in turn."""
-    last: list[tuple[Key, Value]] = []
+    last: list[tuple[Key, Value] | None] = [None]
 
     @wraps(make)
     def known(given: Key) -> Value:
-        if last and last[0][0] is given:
-            return last[0][1]
+        kept = last[0]  # read once: another thread may ask for another
+        if kept is not None and kept[0] is given:
+            return kept[1]
         found = make(given)
-        last[:] = [(given, found)]
+        last[0] = given, found
         return found
 
     return known

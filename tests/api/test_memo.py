@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placer.io.memo import once, remembered
+from placer.io.memo import of_last, once, remembered
 from placer.io.same_objects import OfSameObjects
 
 
@@ -44,3 +44,16 @@ def test_results_of_the_same_objects_are_made_once_and_equal_objects_are_not_the
 
     assert [known.of((each,), "value", make) for each in (one, other, one, other)] == [0, 1, 0, 1]
     assert known.of((one,), "another", make) == 2
+
+
+def test_of_the_last_object_alone_the_result_is_kept_and_an_equal_one_is_another() -> None:
+    asked: list[list[int]] = []
+
+    @of_last
+    def total(numbers: list[int]) -> int:
+        asked.append(numbers)
+        return sum(numbers)
+
+    one, other = [1, 2], [1, 2]
+    assert [total(each) for each in (one, one, other, other, one)] == [3] * 5
+    assert [id(each) for each in asked] == [id(one), id(other), id(one)]

@@ -29,10 +29,12 @@ class CrossingValues:
         """Bytes of values (`b7.0`) together, as they cross blocks."""
         return affine_sum(map(self._bytes, references))
 
+    @remembered
     def leaving(self, first: int, last: int) -> tuple[str, ...]:
         """Values made by blocks first..last-1 and read after them."""
         return tuple(r for i in range(first, last) for r in self._made[i] if self.users[r][-1] >= last)
 
+    @remembered
     def entering(self, first: int, last: int) -> tuple[str, ...]:
         """Values that blocks first..last-1 read of earlier ones."""
         return tuple(reference for block, reference in self._coming[first] if block < last)
