@@ -20,7 +20,8 @@ class PassContext:
     take instead of those over their rows. keys: one 64-bit key per row, from seed, step and the row's index in the
     global batch. batch_key: one for what has no rows, alike for all pieces of the batch. seed: a number of this pass
     for generators of torch's own. updates: whether running statistics are to be updated (not when a block is run
-    again, not in evaluation).
+    again, not in evaluation). found: the buffers of opaque parts as a block that will run again found them, by part and
+    call; None for a block that will not.
     """
 
     rows: int
@@ -32,9 +33,14 @@ class PassContext:
     batch_key: torch.Tensor | None = None
     seed: int | None = None
     updates: bool = True
+    found: dict[tuple[str, int], list[torch.Tensor]] | None = None
+
+    def first(self) -> PassContext:
+        """The mode of the first of two runs of a pass."""
+        return replace(self, found={})
 
     def again(self) -> PassContext:
-        """The mode of a second run of the same pass, for recompute."""
+        """The mode of a second run of the same pass, for recompute, after that of the first."""
         return replace(self, updates=False)
 
     def keys_of(self, batched: bool) -> torch.Tensor:

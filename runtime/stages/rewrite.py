@@ -105,7 +105,8 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             by_node[node] = Rewrite(function=instance_norm, arguments=tuple(arguments(node).values())[:8])
         elif node.target is torch.ops.placer.opaque.default:
             number, drawing = len(unkeyed), _drawing_part(node)
-            by_node[node] = Rewrite(function=opaque_part, arguments=(*node.args, number if drawing else None))
+            told = (number if drawing else None, len(by_node))
+            by_node[node] = Rewrite(function=opaque_part, arguments=(*node.args, *told))
             unkeyed += drawing
         elif writes_buffer(node):
             by_node.update(_kept(node))

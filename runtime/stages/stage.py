@@ -100,6 +100,7 @@ class BlockModule(nn.Module):
         )
         if self.rerun is None or not torch.is_grad_enabled():
             return self.run(code, mode, *given)
+        mode = mode.first()
         passes = iter((mode,))
 
         # Running statistics move between forward and backward, which checkpoint would take for a mistake if given them;

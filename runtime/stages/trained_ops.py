@@ -2,7 +2,8 @@
 
 instance norm                                -> running statistics in evaluation, written once per pass in training
 feature and alpha dropout, rrelu, recurrent  -> their own form of evaluation, which draws nothing (`draws.seeded`)
-opaque parts                                 -> their modules train or evaluate
+opaque parts                                 -> their modules train or evaluate; they write their buffers once per pass
+                                                in training, and find them in a second run as in the first
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import fx
 
 from placer.runtime.stages.draws import seeding
 from placer.runtime.stages.pass_context import PassContext
-from placer.tracer.export.opaque import part_in_mode
+from placer.tracer.export.opaque import part_in_mode, part_parameters
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument
@@ -53,8 +54,23 @@ def instance_norm(
 
 
 def opaque_part(
-    inputs: list[torch.Tensor], state: list[torch.Tensor], name: str, number: int | None, *, mode: PassContext
-) -> list[torch.Tensor]:
-    """An opaque part, whose module trains or evaluates as the pass does; number: that of its draws, if it draws."""
+    inputs: list[torch.Tensor], state: list[torch.Tensor], name: str, number: int | None, call: int,
+    *, mode: PassContext,
+) -> list[torch.Tensor]:  # fmt: skip
+    """An opaque part, whose module trains or evaluates as the pass does; number: that of its draws, if it draws; call:
+    that of this one among those of the graph."""
+    trained = part_parameters(name)
+    state = [*state[:trained], *_buffers(state[trained:], (name, call), mode)]
     with part_in_mode(name, mode.training), seeding(number, inputs, mode):
         return torch.ops.placer.opaque(inputs, state, name)  # type: ignore[no-any-return]  # a list of tensors
+
+
+def _buffers(buffers: list[torch.Tensor], call: tuple[str, int], mode: PassContext) -> list[torch.Tensor]:
+    """The buffers that a part is given: its own where it may write them, else copies, of a second run as the first had
+    found them."""
+    if not mode.updating:
+        found = buffers if mode.found is None else mode.found.get(call, buffers)
+        return [buffer.clone() for buffer in found]
+    if mode.found is not None:
+        mode.found[call] = [buffer.clone() for buffer in buffers]
+    return buffers

@@ -275,6 +275,17 @@ class Averaging(Layer):
         return h - self.mean
 
 
+class Deciding(Averaging):
+    """Decides by values, so that it is opaque, and scales by the average of the steps before."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        before = self.mean.clone()
+        made = h * torch.cos(before) if h.sum() > 0 else h * (1 + before)
+        with torch.no_grad():
+            self.mean.mul_(0.5).add_(h.mean(0), alpha=0.5).add_(0.1)
+        return made
+
+
 class CountingRows(Layer):
     """Counts the rows that it saw."""
 
@@ -333,6 +344,10 @@ def spectral() -> nn.Module:
 
 def averaging() -> nn.Module:
     return Stateful(Averaging, Layer)
+
+
+def deciding() -> nn.Module:
+    return Stateful(Deciding, Layer, Deciding, Layer)
 
 
 def codebook() -> nn.Module:

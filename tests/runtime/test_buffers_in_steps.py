@@ -30,6 +30,13 @@ CASES = [
     Case(model="writing_models:averaging", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True),
     Case(model="writing_models:averaging", shapes=BATCH, microbatches=WHOLE, axis="tensor", degree=2),
     Case(model="writing_models:codebook", shapes=BATCH, microbatches=WHOLE),
+    Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE),
+    Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, recompute=True),
+    Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True),
+    Case(
+        model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True,
+        schedule="zero-bubble",
+    ),
 ]
 
 

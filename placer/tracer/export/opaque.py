@@ -90,6 +90,12 @@ def part_in_mode(name: str, training: bool) -> Iterator[None]:
             module.training = mode
 
 
+def part_parameters(name: str) -> int:
+    """How many of an opaque part's state are parameters; buffers follow."""
+    part = _PARTS.get(name)
+    return 0 if part is None else len(dict(part.module.named_parameters()))
+
+
 def part_draws(name: str) -> bool:
     """Whether an opaque part draws random numbers, as far as trying it showed."""
     part = _PARTS.get(name)
