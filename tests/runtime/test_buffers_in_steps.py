@@ -34,7 +34,11 @@ CASES = [
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, recompute=True),
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True),
     Case(
-        model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True,
+        model="writing_models:deciding",
+        shapes=BATCH,
+        microbatches=WHOLE,
+        positions=2,
+        recompute=True,
         schedule="zero-bubble",
     ),
 ]
