@@ -44,7 +44,7 @@ class TrainingState:
             "masters": {
                 name: part(name, master, updater.own[name])
                 for name, master in updater.masters.items()
-                if name == _own(name)
+                if name not in updater.copies
             },
             "optimizer": {
                 name: {
@@ -52,7 +52,7 @@ class TrainingState:
                     for key, value in _optimizer_state(updater, tensor).items()
                 }
                 for name, tensor in updater.updated.items()
-                if name == _own(name)
+                if name not in updater.copies
             },
         }
 
@@ -75,9 +75,8 @@ class TrainingState:
     def load_state_dict(self, state: State) -> None:
         """Take over what `state`, this rank's own memory, holds now: of a tied parameter the first copy."""
         updater = self._executor.updater
-        for name in updater.updated:
-            if name != _own(name):
-                _take_over(updater, name, _own(name))
+        for copy in [name for name in updater.updated if name in updater.copies]:
+            _take_over(updater, copy, updater.copies[copy])
         updater.refresh_copies()
 
     @property
@@ -96,11 +95,6 @@ class TrainingState:
             ),
             lasting=tuple(storage for replica in self._executor.replicas.values() for storage in replica.lasting),
         )
-
-
-def _own(name: str) -> str:
-    """The model's name; a second copy of a tied parameter on the same rank is `name@stage`, and has the same state."""
-    return name.split("@")[0]
 
 
 @torch.no_grad()

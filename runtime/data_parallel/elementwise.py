@@ -11,6 +11,7 @@ those of the whole model are told.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 
@@ -22,7 +23,12 @@ from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.plans.transfers import position_of
 from placer.program.buckets import parameter_users
-from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
+from placer.runtime.data_parallel.given_parameters import (
+    GivenParameters,
+    OptimizerFactory,
+    name_beside,
+    require_all_copies,
+)
 from placer.spmd.parameter_layouts import held_parameters
 
 # Steps of the trial, some more than a warm-up of rectified Adam (5), and by how much of a number's movement a piece may
@@ -106,13 +112,15 @@ def _halves(whole: Tensor, dim: int) -> Sequence[Tensor | None]:
 def _require_same_groups(plan: Plan, make: OptimizerFactory) -> None:
     """Raise UsageError where a rank's parameters are told otherwise (a learning rate by size) than the whole ones."""
     every = {name: one.shape for name, one in plan.graph.parameters.items() if one.trainable and not one.buffer}
-    whole = _told(make, every)
-    for held in dict.fromkeys(tuple(one.items()) for one in _held(plan)) if whole else ():
-        told = _told(make, dict(held))
-        name = next((name for name in told if told[name] != whole.get(name)), None)
-        if name is not None:
+    whole = _told(make, every, {})
+    for held in dict.fromkeys(_held(plan)) if whole else ():
+        shapes, copies = dict(held.shapes), dict(held.copies)
+        told = _told(make, shapes, copies)
+        found = next((name for name in told if told[name] != whole.get(copies.get(name, name))), None)
+        if found is not None:
+            name = copies.get(found, found)
             raise UsageError(
-                f"the optimizer tells {name} other settings where a rank has {_sizes(dict(held)[name])} of it, or not "
+                f"the optimizer tells {name} other settings where a rank has {_sizes(shapes[found])} of it, or not "
                 f"all parameters, than where it is {_sizes(every[name])} beside all others; go by names (parameters."
                 "named() gives the model's own), or plan with --pin shard=none --pin tensor=1 --pin pipeline=1"
             )
@@ -122,15 +130,19 @@ def _sizes(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "one number"
 
 
-def _told(make: OptimizerFactory, shapes: Mapping[str, Sequence[int]]) -> dict[str, dict[str, object]]:
+def _told(
+    make: OptimizerFactory, shapes: Mapping[str, Sequence[int]], copies: Mapping[str, str]
+) -> dict[str, dict[str, object]]:
     """The settings of each parameter that are numbers and words; nothing where the optimizer cannot be made of tensors
     without memory."""
     held = {name: nn.Parameter(torch.empty(tuple(shape), device="meta")) for name, shape in shapes.items()}
-    names = {id(parameter): name for name, parameter in held.items()}
+    names, given = {id(parameter): name for name, parameter in held.items()}, GivenParameters(held, copies)
     try:
-        groups = make(GivenParameters(held)).param_groups
+        optimizer = make(given)
+        groups = optimizer.param_groups
     except Exception:
         return {}
+    require_all_copies(given, optimizer)
     return {
         names[id(one)]: {key: value for key, value in group.items() if isinstance(value, _SETTINGS)}
         for group in groups
@@ -139,19 +151,28 @@ def _told(make: OptimizerFactory, shapes: Mapping[str, Sequence[int]]) -> dict[s
     }
 
 
-def _held(plan: Plan) -> Iterator[dict[str, tuple[int, ...]]]:
-    """The sizes of what the optimizer of each rank has."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """The sizes of what the optimizer of a rank has, and the model's names of second copies of tied parameters."""
+
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    copies: tuple[tuple[str, str], ...]
+
+
+def _held(plan: Plan) -> Iterator[_Held]:
+    """What the optimizer of each rank has."""
     for position, mesh in enumerate(plan.meshes):
         stages = [stage for stage, at in enumerate(position_of(plan)) if at == position]
         divides = any(plan.stages[stage].sharding != "none" for stage in stages)
         for inner, replica in product(range(mesh.degree), range(mesh.replicas if divides else 1)):
-            pieces, found = held_parameters(plan, inner), dict[str, tuple[int, ...]]()
+            pieces, found, copies = held_parameters(plan, inner), dict[str, tuple[int, ...]](), dict[str, str]()
             for stage in stages:
                 parts = mesh.replicas if plan.stages[stage].sharding != "none" else 1
-                for name in parameter_users(plan, stage):
-                    if pieces[name].trainable:
-                        found.setdefault(name, _rows(pieces[name].shape, parts, replica))
-            yield found
+                for own in parameter_users(plan, stage):
+                    if pieces[own].trainable:
+                        name = name_beside(found, own, stage, copies)
+                        found[name] = _rows(pieces[own].shape, parts, replica)
+            yield _Held(shapes=tuple(found.items()), copies=tuple(copies.items()))
 
 
 def _rows(shape: tuple[int, ...], parts: int, replica: int) -> tuple[int, ...]:

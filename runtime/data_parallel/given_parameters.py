@@ -13,10 +13,13 @@ from placer.errors import UsageError
 
 class GivenParameters(Collection[nn.Parameter]):
     """The parameters that an optimizer is made for, those of one rank; `named` has them with the model's names, as
-    `Module.named_parameters` does."""
+    `Module.named_parameters` does.
 
-    def __init__(self, named: Mapping[str, nn.Parameter]) -> None:
-        self._named = dict(named)
+    copies: the model's names of those that two stages of the rank have: each updates one of its own.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], copies: Mapping[str, str] | None = None) -> None:
+        self._named, self._copies = dict(named), dict(copies or {})
 
     def __iter__(self) -> Iterator[nn.Parameter]:
         return iter(self._named.values())
@@ -28,12 +31,40 @@ class GivenParameters(Collection[nn.Parameter]):
         return any(one is parameter for parameter in self)
 
     def named(self) -> list[tuple[str, nn.Parameter]]:
-        """Each with its name."""
-        return list(self._named.items())
+        """Each with its name; a parameter that two stages of the rank share comes as often, under the same name."""
+        return [(self._copies.get(name, name), parameter) for name, parameter in self._named.items()]
+
+    def left_behind(self, optimizer: torch.optim.Optimizer) -> str | None:
+        """The name of a parameter of which the optimizer has one copy and not another; None where there is none."""
+        groups = getattr(optimizer, "param_groups", ())
+        held = {id(one) for group in groups for one in group["params"]}
+        moved = {name for name, parameter in self.named() if id(parameter) in held}
+        return next((name for name, one in self.named() if name in moved and id(one) not in held), None)
+
+
+def name_beside(held: Collection[str], name: str, stage: int, copies: dict[str, str]) -> str:
+    """The name of a stage's parameter among those of its rank: the model's; of a second copy of a tied one another, of
+    which `copies` notes the model's."""
+    if name not in held:
+        return name
+    numbered = f"{name}@{stage}"
+    copies[numbered] = name
+    return numbered
 
 
 #: Makes an optimizer of the parameters that it is given.
 OptimizerFactory = Callable[[GivenParameters], torch.optim.Optimizer]
+
+
+def require_all_copies(given: GivenParameters, optimizer: torch.optim.Optimizer) -> None:
+    """Raise UsageError where the optimizer would move a parameter in one stage of the rank and not in another."""
+    name = given.left_behind(optimizer)
+    if name is not None:
+        raise UsageError(
+            f"the optimizer holds {name} as one stage of a rank has it, and not as another one of the same rank, which "
+            "would stay as it is; make it of all that parameters.named() gives, where such a name comes twice (a dict "
+            "by name keeps one), or plan with --pin pipeline=1"
+        )
 
 
 def require_maker(make: object) -> None:
@@ -66,4 +97,5 @@ def made_of(given: GivenParameters, make: OptimizerFactory) -> torch.optim.Optim
             "those its function was given: a run would never move these; make it of those alone, as in "
             "lambda parameters: torch.optim.AdamW(parameters)"
         )
+    require_all_copies(given, optimizer)
     return optimizer

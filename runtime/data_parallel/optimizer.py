@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory, made_of
+from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory, made_of, name_beside
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.tensors import SIXTEEN_BITS, has_gaps, local_part, summed_in
 
@@ -62,14 +62,16 @@ def optimizer_factory(
 class Updater:
     """Holds named parameters, their float32 masters where they have 16 bits, and the optimizer of either.
 
+    copies: the model's names of second copies of tied parameters, which `named` has under names of their own.
     zero1: with whom this rank divides the optimizer's state of a parameter; it then updates its rows of it only.
     host: where the state lies and updates are made, on copies of the parameters, if not where they are.
     """
 
     def __init__(
         self, named: dict[str, nn.Parameter], make: OptimizerFactory, zero1: Mapping[str, Zero1] | None = None,
-        *, host: torch.device | None = None,
+        *, host: torch.device | None = None, copies: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
+        self.copies = dict(copies or {})
         self.named = {name: p for name, p in named.items() if p.requires_grad}
         self._zero1 = zero1 or {}
         #: What this rank updates of each parameter: the parameter, or its own rows of it, in the parameter's memory.
@@ -83,9 +85,9 @@ class Updater:
             if host is not None or own.dtype in SIXTEEN_BITS or has_gaps(local_part(own.detach()))
         }
         self.masters = {name: kept for name, kept in self._kept.items() if self.own[name].dtype in SIXTEEN_BITS}
-        #: What the optimizer updates, by the model's own names: no DTensors, whose dispatch takes longer than the work.
+        #: What the optimizer updates, by the names of `named`: no DTensors, whose dispatch takes longer than the work.
         self.updated = {name: self._kept.get(name, _plain(own)) for name, own in self.own.items()}
-        self.optimizer = made_of(GivenParameters(self.updated), make) if self.updated else None
+        self.optimizer = made_of(GivenParameters(self.updated, self.copies), make) if self.updated else None
         self._one_rate = False
 
     @property
@@ -203,15 +205,15 @@ def rank_updater(
     """What updates all parameters of a rank, by name; a second copy of a tied one is numbered by its stage."""
     named: dict[str, nn.Parameter] = {}
     divided: dict[str, Zero1] = {}
+    copies: dict[str, str] = {}
     for stage, given in parameters.items():
-        for name, parameter in given.items():
-            name = name if name not in named else f"{name}@{stage}"
+        for own, parameter in given.items():
+            name = name_beside(named, own, stage, copies)
             named[name] = parameter
             if stage in zero1:
                 divided[name] = zero1[stage]
-    return Updater(
-        named, optimizer or optimizer_factory(plan.settings, fused=True), divided, host=host_of(plan, device)
-    )
+    make = optimizer or optimizer_factory(plan.settings, fused=True)
+    return Updater(named, make, divided, host=host_of(plan, device), copies=copies)
 
 
 def host_of(plan: Plan, device: torch.device) -> torch.device | None:

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from examples.parity.cases import Case, plan_of
+from examples.parity.models import TEXT
 from placer import tracer
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.runtime import Executor, load
-from placer.runtime.data_parallel.given_parameters import OptimizerFactory
+from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 
 State = dict[str, torch.Tensor]
 
@@ -125,3 +126,31 @@ def test_after_a_wrong_batch_steps_go_on(running: Executor, gpt2: Plan) -> None:
 def test_a_path_is_no_plan() -> None:
     with pytest.raises(UsageError, match=r"the plan is a str; give a Plan, as Plan.load\(path\) reads it"):
         load("plan.json")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Plan:
+    """Two stages of one rank, each with a copy of the tied table."""
+    return plan_of(
+        Case(model="examples.parity.models:words", shapes=TEXT, positions=1, turns=2, schedule="interleaved")
+    )
+
+
+def by_whole_names(given: GivenParameters) -> torch.optim.Optimizer:
+    """A rate of its own for what has one of these names."""
+    rates = {"table.weight": 0.3, "layers.0.0.weight": 0.2}
+    return torch.optim.SGD([{"params": [one], "lr": rates.get(name, 0.1)} for name, one in given.named()])
+
+
+def test_an_optimizer_that_goes_by_names_moves_both_copies_of_a_tied_parameter_alike(shared: Plan) -> None:
+    executor = load(shared, optimizer=by_whole_names)
+    for step in range(2):
+        executor.step(tracer.random_batch(shared.graph, shared.rows, step))
+    copies = [stage.own_parameters()["table.weight"] for stage in executor.stages.values()]
+    assert len(copies) == 2 and torch.equal(*copies)
+
+
+def test_an_optimizer_of_one_copy_of_a_tied_parameter_is_refused(shared: Plan) -> None:
+    make: OptimizerFactory = lambda given: torch.optim.SGD(list(dict(given.named()).values()), lr=0.1)  # noqa: E731
+    with pytest.raises(UsageError, match=r"holds table.weight as one stage of a rank has it, and not as another one"):
+        load(shared, optimizer=make)

@@ -15,6 +15,8 @@ from execute_plans import tiny_plan
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
+from placer.runtime import load
+from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.data_parallel.elementwise import require_elementwise
 from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 from placer.runtime.data_parallel.optimizer import Updater
@@ -198,3 +200,21 @@ def test_complex_tensors_keep_their_imaginary_parts(precision: str, kept: torch.
     for name, one in (*found.named_parameters(), *found.named_buffers()):
         assert one.dtype == kept
         assert torch.equal(one.detach(), given[name].to(kept))
+
+
+class Marked(nn.Module):
+    """Has a parameter of an odd name, beside one of its first half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gains = nn.ParameterDict({"user": torch.ones(4), "user@item": torch.ones(4)})
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The mean square of what the product is off."""
+        return nn.functional.mse_loss(x * self.gains["user"] * self.gains["user@item"], y)
+
+
+def test_what_an_optimizer_keeps_of_a_parameter_is_saved_whatever_its_name() -> None:
+    executor = load(plan_of(Case(model="test_elementwise:Marked", shapes=(("x", (8, 4)), ("y", (8, 4))))))
+    kept = TrainingState(executor).state_dict()["optimizer"]
+    assert isinstance(kept, dict) and {"gains.user", "gains.user@item"} <= {*kept}
