@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import verify_ranks
+import writing_models
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, capture_of, plan_of
 from placer import api
@@ -65,6 +66,15 @@ def test_the_judge_is_a_plain_loop_bit_for_bit(settings: RunSettings) -> None:
         found = ours.step(batch)
         assert found.loss == float(loss.detach())
         assert all(tensor.equal(found.state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_what_is_undone_is_also_a_buffer_that_forward_assigns_anew() -> None:
+    run = EagerRun(writing_models.counting().double(), RunSettings(precision="float64"))
+    batch, before = {name: torch.ones(shape, dtype=torch.float64) for name, shape in writing_models.BATCH}, run.state()
+    with run.undone():
+        run.backward(batch)
+        assert not run.state()["layers.0.three"].equal(before["layers.0.three"])
+    assert all(tensor.equal(before[name]) for name, tensor in run.state().items())
 
 
 @pytest.mark.parametrize("dim", [None, 0, 1])

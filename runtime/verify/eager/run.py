@@ -136,12 +136,15 @@ class EagerRun:
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """What happens to weights and buffers within is undone."""
+        """What happens to weights and buffers within is undone, also where a forward assigns a buffer anew."""
+        places = [(module._buffers, dict(module._buffers)) for module in self.model.modules()]
         every = [*self.model.parameters(), *self.model.buffers()]
         kept = [tensor.detach().clone() for tensor in every]
         try:
             yield
         finally:
+            for buffers, found in places:
+                buffers.update(found)
             with torch.no_grad():
                 for tensor, before in zip(every, kept, strict=True):
                     tensor.copy_(before)
