@@ -25,7 +25,7 @@ from placer.tracer.export.exporting import LossFunction, MixedDevicesError, Rais
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.later_steps import later_difference
-from placer.tracer.export.opaque import calling, unexportable, watched
+from placer.tracer.export.opaque import calling, part_writes, unexportable, watched
 from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
@@ -274,8 +274,17 @@ def _with_buffers(loss: Loss, plain: Plain, example: Batch) -> Loss:
 
 def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
     """The loss; where an opaque part may mix rows of the batch, one that does not add up over them."""
+    if loss.reduction == "none":
+        return loss
+    writing = next((name for name, cost in parts.items() if cost.rows_apart and part_writes(name)), None)
+    if writing is not None:
+        why = (
+            f"{writing} is opaque and writes its buffer {min(part_writes(writing))}, once a step where it sees the "
+            "whole batch at once, and once for each piece of a batch that is divided; write it outside of the part"
+        )
+        return replace(loss, reduction="other", why=why)
     mixing = [name for name, cost in parts.items() if not cost.rows_apart]
-    if not mixing or loss.reduction == "none":
+    if not mixing:
         return loss
     why = (
         f"{mixing[0]} is opaque and may mix rows of the batch; if it does not, say so in Python: "

@@ -178,7 +178,7 @@ def microbatches_of(
 
 def _context(plan: Plan, rows: range, *, step: int | None, training: bool, device: torch.device) -> PassContext:
     """Of a pass over these rows; nothing keys random numbers without a step."""
-    context = PassContext(rows=len(rows), global_rows=plan.rows, training=training)
+    context = PassContext(rows=len(rows), global_rows=plan.rows, training=training, found=None if training else {})
     if step is None:
         return context
     seed = plan.seed

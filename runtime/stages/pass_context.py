@@ -21,7 +21,7 @@ class PassContext:
     global batch. batch_key: one for what has no rows, alike for all pieces of the batch. seed: a number of this pass
     for generators of torch's own. updates: whether running statistics are to be updated (not when a block is run
     again, not in evaluation). found: the buffers of opaque parts as a block that will run again found them, by part and
-    call; None for a block that will not.
+    call; in evaluation as the last call left them; None in training for a block that will not run again.
     """
 
     rows: int

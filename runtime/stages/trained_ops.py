@@ -15,7 +15,7 @@ from torch import fx
 
 from placer.runtime.stages.draws import seeding
 from placer.runtime.stages.pass_context import PassContext
-from placer.tracer.export.opaque import part_in_mode, part_parameters
+from placer.tracer.export.opaque import part_in_mode, part_parameters, part_writes, run_part
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument
@@ -59,18 +59,33 @@ def opaque_part(
 ) -> list[torch.Tensor]:  # fmt: skip
     """An opaque part, whose module trains or evaluates as the pass does; number: that of its draws, if it draws; call:
     that of this one among those of the graph."""
-    trained = part_parameters(name)
-    state = [*state[:trained], *_buffers(state[trained:], (name, call), mode)]
     with part_in_mode(name, mode.training), seeding(number, inputs, mode):
-        return torch.ops.placer.opaque(inputs, state, name)  # type: ignore[no-any-return]  # a list of tensors
+        if not part_writes(name):
+            return run_part(inputs, state, name)[0]
+        trained = part_parameters(name)
+        buffers = state[trained:]
+        made, after = run_part(inputs, [*state[:trained], *_found(buffers, name, call, mode)], name)
+    _keep(buffers, after[trained:], name, mode)
+    return made
 
 
-def _buffers(buffers: list[torch.Tensor], call: tuple[str, int], mode: PassContext) -> list[torch.Tensor]:
-    """The buffers that a part is given: its own where it may write them, else copies, of a second run as the first had
-    found them."""
-    if not mode.updating:
-        found = buffers if mode.found is None else mode.found.get(call, buffers)
-        return [buffer.clone() for buffer in found]
-    if mode.found is not None:
-        mode.found[call] = [buffer.clone() for buffer in buffers]
-    return buffers
+# In evaluation the calls of a part follow each other: what one writes the next one finds.
+_LAST = -1
+
+
+def _found(buffers: list[torch.Tensor], name: str, call: int, mode: PassContext) -> list[torch.Tensor]:
+    """Copies of the buffers as a call finds them, in a second run as in the first."""
+    known = {} if mode.found is None else mode.found
+    if mode.updating and mode.found is not None:
+        known[name, call] = [buffer.clone() for buffer in buffers]
+    return [buffer.clone() for buffer in known.get((name, call if mode.training else _LAST), buffers)]
+
+
+@torch.no_grad()
+def _keep(buffers: list[torch.Tensor], after: list[torch.Tensor], name: str, mode: PassContext) -> None:
+    """Have the buffers be what a call left, in the first run of a pass in training; in evaluation for this pass."""
+    if mode.updating:
+        for buffer, left in zip(buffers, after, strict=True):
+            buffer.copy_(left)
+    elif not mode.training and mode.found is not None:
+        mode.found[name, _LAST] = after

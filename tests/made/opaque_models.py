@@ -204,3 +204,36 @@ def around(part: nn.Module) -> nn.Module:
     made = Routed()
     made.router = part  # type: ignore[assignment]
     return made
+
+
+class Average(nn.Module):
+    """Decides by values, and scales by an average of what it saw before, a buffer that is assigned anew."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = x * torch.cos(self.mean) if x.sum() > 0 else x * (1 + self.mean)
+        self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0) + 0.1
+        return made
+
+
+class Averaged(nn.Module):
+    """Layers around an average that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.average, self.last = nn.Linear(WIDTH, WIDTH), Average(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of what comes out."""
+        y = self.average(self.last(self.average(self.first(x))))
+        return nn.functional.mse_loss(y, torch.ones_like(y))
+
+
+def averaged() -> nn.Module:
+    """A model with an average."""
+    return Averaged()

@@ -8,6 +8,7 @@ import pytest
 
 from eager_ranks import differences, on_one_device, trained
 from examples.parity.cases import Case, plan_of
+from opaque_models import WIDTH
 from placer import legality
 from pool import on_ranks
 from writing_models import BATCH
@@ -15,6 +16,7 @@ from writing_models import BATCH
 SPECTRAL = Case(model="writing_models:spectral", shapes=BATCH)
 COUNTING = Case(model="writing_models:counting", shapes=BATCH)
 WHOLE = (8,)
+ROWS_ALONE = (("x", (8, WIDTH)),)
 CASES = [
     SPECTRAL,
     replace(SPECTRAL, replicas=2, recompute=True),
@@ -30,6 +32,8 @@ CASES = [
     Case(model="writing_models:averaging", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True),
     Case(model="writing_models:averaging", shapes=BATCH, microbatches=WHOLE, axis="tensor", degree=2),
     Case(model="writing_models:codebook", shapes=BATCH, microbatches=WHOLE),
+    Case(model="opaque_models:averaged", shapes=ROWS_ALONE, microbatches=WHOLE),
+    Case(model="opaque_models:averaged", shapes=ROWS_ALONE, microbatches=WHOLE, recompute=True),
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE),
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, recompute=True),
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True),

@@ -19,6 +19,7 @@ from opaque_models import (
     Triplets,
     Watched,
     around,
+    averaged,
     routed,
 )
 from placer.errors import CaptureError, UncapturableError, UsageError
@@ -86,6 +87,11 @@ def test_the_batch_is_split_only_where_it_is_said_that_rows_stay_apart() -> None
     assert "opaque={'router': OpaqueCost(rows_apart=True)}" in whole.loss.why
     assert apart.loss.reduction == "sum"
     assert not whole_batch_reason(apart, statistics=False)
+
+
+def test_a_part_that_writes_a_buffer_sees_the_whole_batch_whatever_is_said_of_its_rows() -> None:
+    graph = capture(averaged(), batch=BATCH, opaque={"average": OpaqueCost(rows_apart=True)})
+    assert "average is opaque and writes its buffer mean, once a step" in whole_batch_reason(graph, statistics=False)
 
 
 def test_the_traced_graph_runs_the_part_itself_exactly() -> None:

@@ -96,6 +96,12 @@ def part_parameters(name: str) -> int:
     return 0 if part is None else len(dict(part.module.named_parameters()))
 
 
+def part_writes(name: str) -> frozenset[str]:
+    """The buffers that an opaque part writes, as far as trying it showed."""
+    part = _PARTS.get(name)
+    return frozenset() if part is None else frozenset(part.writes)
+
+
 def part_draws(name: str) -> bool:
     """Whether an opaque part draws random numbers, as far as trying it showed."""
     part = _PARTS.get(name)
@@ -157,18 +163,27 @@ def _caller(part: OpaquePart) -> Callable[..., object]:
 
 
 def _opaque(inputs: list[torch.Tensor], state: list[torch.Tensor], name: str) -> list[torch.Tensor]:
-    """The operator: shapes on fake and meta tensors, the part itself on real ones."""
+    """The operator."""
+    return run_part(inputs, state, name)[0]
+
+
+def run_part(
+    inputs: list[torch.Tensor], state: list[torch.Tensor], name: str
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What an opaque part gives, shapes on fake and meta tensors, and its state after: what it writes in place is that
+    of `state`, what it assigns anew another tensor."""
     part = _PARTS.get(name)
     if part is None:
         raise CaptureError(f"the opaque part {name} is not known in this process; capture its model first")
     if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in (*inputs, *state)):
         trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*inputs, *state))
-        return list(_Shapes.apply(name, trains, *inputs, *state))  # type: ignore[no-untyped-call]
+        return list(_Shapes.apply(name, trains, *inputs, *state)), state  # type: ignore[no-untyped-call]
     arguments, keywords = arguments_of(part, inputs)
     own = {f"part.{one}": tensor for one, tensor in zip(part.state, state, strict=True)}
     with as_on_one_device():
         made = torch.func.functional_call(_Forward(part.module), own, arguments, keywords)
-    return [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None]
+    # functional_call leaves in `own` what the part has at the end.
+    return [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None], list(own.values())
 
 
 class _Forward(nn.Module):

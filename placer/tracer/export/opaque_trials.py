@@ -11,7 +11,7 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -66,7 +66,7 @@ class OpaquePart:
     """A part that is being captured or run: the module that has its code, how it is called, what trying it showed.
 
     training: of each of its modules whether it trains where the model does. draws: whether it moved torch's generator
-    as it was tried.
+    as it was tried. writes: the buffers that it wrote then.
     """
 
     name: str
@@ -80,6 +80,7 @@ class OpaquePart:
     tensors: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
     draws: bool = False
+    writes: set[str] = field(default_factory=set)
     tried: dict[int, Tried] = field(default_factory=dict)
 
     def results(self, rows: int) -> Tried:
@@ -142,6 +143,7 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
         state, before = _state_of(module), of_kind(module, torch.Tensor)
         try:
             first = _called(part, module, given, state)
+            part.writes |= _written(module, state)
         except UncapturableError:
             raise
         except Exception:  # `_tried` tells what it raises on zeros
@@ -197,6 +199,11 @@ def _state_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
 
 
+def _written(module: nn.Module, state: Mapping[str, torch.Tensor]) -> set[str]:
+    """The buffers that are not as `state` has them."""
+    return {name for name, now in module.named_buffers() if name in state and not torch.equal(now, state[name])}
+
+
 def _numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
     """Normal ones, or 0 and 1 in turns."""
     if dtype.is_floating_point or dtype.is_complex:
@@ -220,9 +227,10 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., tor
 
     with _flops() as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         arguments, keywords = arguments_of(part, given)
-        before = torch.get_rng_state()
+        before, state = torch.get_rng_state(), _state_of(module)
         made = module(*arguments, **keywords)
         part.draws = part.draws or not torch.equal(torch.get_rng_state(), before)
+        part.writes |= _written(module, state)
     leaves, part.form = _pytree.tree_flatten(made)
     part.tensors = tuple(leaf is not None for leaf in leaves)
     results = [leaf for leaf in leaves if leaf is not None]
