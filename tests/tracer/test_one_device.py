@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from torch import distributed
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import init_device_mesh
 
 from placer.io.one_device import as_on_one_device, ranks_asked_for
 
@@ -41,9 +42,33 @@ def test_code_that_makes_a_group_has_the_one_there_is(group: None) -> None:
     assert distributed.is_initialized()
 
 
-def test_without_a_group_code_may_make_one() -> None:
+def test_a_group_that_code_makes_and_ends_stays_that_of_the_run(group: None) -> None:
     with as_on_one_device():
-        distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        distributed.init_process_group("gloo")
+        distributed.destroy_process_group()
+        assert not distributed.is_initialized()
+    assert distributed.is_initialized()
+    distributed.barrier()
+
+
+def test_without_a_group_code_has_one_of_its_process_alone_which_ends_with_it() -> None:
+    with as_on_one_device():
+        distributed.init_process_group("nccl", init_method="tcp://10.255.255.1:1", rank=1, world_size=2)
+        assert (distributed.get_rank(), distributed.get_world_size()) == (0, 1)
+    assert not distributed.is_initialized()
+
+
+def test_a_name_that_was_imported_before_means_the_same() -> None:
+    with as_on_one_device():
+        init_device_mesh("cpu", (1,))
+        assert distributed.is_initialized()
+    assert not distributed.is_initialized()
+
+
+def test_a_name_that_is_imported_meanwhile_is_torchs_own_afterwards() -> None:
+    with as_on_one_device():
+        from torch.distributed import init_process_group
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     assert distributed.is_initialized()
     distributed.destroy_process_group()
 
