@@ -37,9 +37,15 @@ def backend_of(plan: Plan, rank: int, asked: BackendName = "auto") -> str:
 
 def require_backend(plan: Plan, asked: BackendName, plan_path: str = "plan.json", command: str = "execute") -> None:
     """Raise UsageError where `plan` cannot communicate by what `command` asked for here: why, and what to do."""
-    if asked == "auto":
-        return
-    reason = _unfit(plan, asked) or ABSENT[asked](mpirun_command(plan, plan_path, command))
+    require_fit(plan, asked)
+    reason = "" if asked == "auto" else ABSENT[asked](mpirun_command(plan, plan_path, command))
+    if reason:
+        raise UsageError(f"--backend {asked} was asked for, but {reason}")
+
+
+def require_fit(plan: Plan, asked: BackendName) -> None:
+    """Raise UsageError where what was asked for does not go with where the plan's tensors lie, on any machine."""
+    reason = "" if asked == "auto" else _unfit(plan, asked)
     if reason:
         raise UsageError(f"--backend {asked} was asked for, but {reason}")
 

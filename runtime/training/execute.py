@@ -33,14 +33,14 @@ from placer.runtime.data import Batch, Data, open_data
 from placer.runtime.data.batches import without_numbers
 from placer.runtime.distributed.threads import apply_threads
 from placer.runtime.distributed.world import World, joined
-from placer.runtime.executor.compile import patience, require_compilable
-from placer.runtime.executor.evaluable import require_evaluable
+from placer.runtime.executor.compile import patience
 from placer.runtime.executor.load import load
-from placer.runtime.measuring.expert_tokens import ExpertLayer, Tally, expert_layers, require_alike, save_loads, tallies
+from placer.runtime.measuring.expert_tokens import ExpertLayer, Tally, expert_layers, save_loads, tallies
 from placer.runtime.measuring.measurement import Measurement, plan_flops, plan_peak_flops, tokens_per_row
 from placer.runtime.stages.captured_model import CapturedModel, run_dtype
 from placer.runtime.training.logs import Logs, open_logs
 from placer.runtime.training.one_device import one_device_losses
+from placer.runtime.training.possible import require_possible
 from placer.runtime.training.run_report import Evaluation, ExecuteOptions, LearningRate, RunReport
 from placer.runtime.training.trust import require_runnable
 from placer.runtime.weights.hf_export import require_new
@@ -77,10 +77,8 @@ def execute(plan: Plan, options: ExecuteOptions, *, capture: CapturedModel | Non
     StalePlanError for another model or version, ExecutionError where a rank dies, hangs, or the loss, the gradients'
     norm or a weight that is to be saved is not a number.
     """
+    require_possible(plan, options)
     require_outputs(options)
-    require_compilable(plan, options.compile)
-    if options.eval_every:
-        require_evaluable(plan)
     patient = patience(options.timeout_seconds, options.compile)
     with joined(plan, plan_path=options.plan_path, timeout_seconds=patient, backend=options.backend) as world:
         applied = apply_threads() if all(device.backend == "cpu" for device in plan.cluster.devices) else None
@@ -99,16 +97,7 @@ def execute(plan: Plan, options: ExecuteOptions, *, capture: CapturedModel | Non
 
 def _prepared(plan: Plan, options: ExecuteOptions, world: World, capture: CapturedModel | None) -> _Run:
     """Everything a run needs, its state restored from the last complete checkpoint."""
-    if options.save_expert_loads:
-        require_alike(plan)
     data = open_data(options.data, plan.graph, rows=plan.rows, seed=options.seed, tokenizer=options.tokenizer)
-    rates = LearningRate(
-        peak=plan.settings.learning_rate,
-        steps=options.steps,
-        decay=options.decay,
-        warmup_steps=options.warmup_steps,
-        final=options.final_rate,
-    )
     quiet = not world.first
     logs = open_logs(
         jsonl="" if quiet else options.log,
@@ -127,7 +116,7 @@ def _prepared(plan: Plan, options: ExecuteOptions, world: World, capture: Captur
         engine=engine,
         data=data,
         logs=logs,
-        rates=rates,
+        rates=options.rates(plan.settings.learning_rate),
         checkpoints=checkpoints,
         start=start,
     )

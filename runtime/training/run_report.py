@@ -83,6 +83,7 @@ class ExecuteOptions:
             raise UsageError(
                 "intervals are 0 (never) or more steps, eval_batches and keep at least 1; give such numbers"
             )
+        self.rates(1.0)
         if self.checkpoint_every and not self.checkpoint:
             raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
         if self.checkpoint_async and not self.checkpoint:
@@ -93,11 +94,9 @@ class ExecuteOptions:
                 "way; leave --checkpoint and --save-weights out, or run with --engine placer"
             )
         if self.kept_together.relaxed and (self.one_device or self.engine != "placer"):
-            asked = (
-                "the losses of one device were asked for" if self.one_device else f"--engine {self.engine} was given"
-            )
+            asked = "the losses of one device were" if self.one_device else f"--engine {self.engine} was"
             raise UsageError(
-                f"{asked} was asked for with --synchrony {self.synchrony}, which {CHANGES} "
+                f"{asked} asked for with --synchrony {self.synchrony}, which {CHANGES} "
                 "and is done by placer's own engine; leave one of them out"
             )
         if self.compile and self.engine != "placer":
@@ -114,6 +113,12 @@ class ExecuteOptions:
             raise UsageError(
                 f"the timeout is {self.timeout_seconds} s; give seconds above 0, of at most {MOST_SECONDS:g}"
             )
+
+    def rates(self, peak: float) -> LearningRate:
+        """The learning rate of each step. Raises UsageError where the warmup or its end cannot be."""
+        return LearningRate(
+            peak=peak, steps=self.steps, decay=self.decay, warmup_steps=self.warmup_steps, final=self.final_rate
+        )
 
     @property
     def kept_together(self) -> Synchrony:

@@ -203,6 +203,13 @@ def free_port() -> int:
         (["--checkpoint", "there"], "--checkpoint was given both"),
         (["--dry-run"], "start no run"),
         (["--help"], "starts no run"),
+        (["--steps=5", "--warmup-steps=6"], "6 warmup steps do not fit into 5"),
+        (["--lr-schedule=cosine", "--final-rate=2"], "final learning rate is 2"),
+        (["--synchrony=local"], "--synchrony local needs --average-every"),
+        (["--own-loss"], "--own-loss was given with --synchrony synchronous"),
+        (["--engine=deepspeed"], "with --engine deepspeed, which keeps its state"),
+        (["--engine=deepspeed", "--compile"], "with --engine deepspeed"),
+        (["--backend=gloo"], "whose tensors NCCL moves"),
     ],
 )
 def test_flags_that_execute_refuses_are_refused_before_a_file_is_written(
@@ -214,8 +221,20 @@ def test_flags_that_execute_refuses_are_refused_before_a_file_is_written(
     assert not (tmp_path / "job").exists()
 
 
+def test_flags_that_execute_refuses_of_a_plan_are_refused_before_a_file_is_written(tmp_path: Path) -> None:
+    ALIKE.save(tmp_path / "plan.json")
+    with pytest.raises(UsageError, match="--checkpoint-every needs a folder"):
+        launch.run(tmp_path / "plan.json", "torchrun", tmp_path / "job", flag=["--checkpoint-every", "2"])
+    replace(ALIKE, stages=tuple(replace(stage, sharding="optimizer") for stage in ALIKE.stages)).save(
+        tmp_path / "sharded.json"
+    )
+    with pytest.raises(UsageError, match="shards its optimizer over its replicas"):
+        launch.run(tmp_path / "sharded.json", "torchrun", tmp_path / "job", flag=["--synchrony=stale", "--staleness=1"])
+    assert not (tmp_path / "job").exists()
+
+
 def test_flags_that_execute_takes_are_written_as_they_are(tmp_path: Path) -> None:
     ALIKE.save(tmp_path / "plan.json")
-    flags = ["--steps", "3", "--checkpoint=here", "--own-loss", "--synchrony=local", "--average-every", "2"]
+    flags = ["--steps", "3", "--checkpoint=here", "--checkpoint-async", "--lr-schedule=linear", "--warmup-steps", "2"]
     launch.run(tmp_path / "plan.json", "slurm", tmp_path / "job", flag=flags)
     assert " ".join(flags) in (tmp_path / "job" / "job.sbatch").read_text()

@@ -6,8 +6,10 @@ Before launch, of a plan of any size, without torchrun: placer execute --dry-run
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -138,22 +140,26 @@ def run(
     json: Json = False,
 ) -> None:
     """Train; rank 0 prints predicted beside measured."""
+    given = dict(locals())
     if dry_run:
         raise typer.Exit(_dry_run(plan_file, cluster, rank, tuple(program or ()), compile=compile, json=json))
     if rank is not None or program:
         raise UsageError("--rank and --program are for --dry-run; a run has all ranks and its own programs")
+    _train(load_plan(plan_file, cluster, runs=True), options_of(given), summary=summary, json=json)
+
+
+def options_of(given: Mapping[str, Any]) -> ExecuteOptions:
+    """What flags ask for that are given by the names of `run`'s parameters. Raises UsageError where they contradict."""
     from placer.runtime.training.run_report import ExecuteOptions  # the runtime needs torch; reading a plan does not
 
-    options = ExecuteOptions(
-        plan_path=str(plan_file), engine=engine, backend=backend, compile=compile_backend if compile else "",
-        steps=steps, data=data, tokenizer=tokenizer, seed=seed, decay=lr_schedule, warmup_steps=warmup_steps,
-        final_rate=final_rate,
-        eval_every=eval_every, eval_batches=eval_batches, log=log, tensorboard=tensorboard, checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every, checkpoint_async=checkpoint_async, weights=weights,
-        save_weights=save_weights, keep=keep, save_expert_loads=save_expert_loads, report=report, synchrony=synchrony,
-        average_every=average_every, staleness=staleness, own_loss=own_loss, timeout_seconds=timeout,
-    )  # fmt: skip
-    _train(load_plan(plan_file, cluster, runs=True), options, summary=summary, json=json)
+    alike = {field.name: given[field.name] for field in fields(ExecuteOptions) if field.name in given}
+    named_otherwise = {
+        "plan_path": str(given["plan_file"]),
+        "compile": given["compile_backend"] if given["compile"] else "",
+        "decay": given["lr_schedule"],
+        "timeout_seconds": given["timeout"],
+    }
+    return ExecuteOptions(**(alike | named_otherwise))
 
 
 def _dry_run(

@@ -20,6 +20,7 @@ from placer.cli.commands.running import execute
 from placer.cli.options import Json, PlanFile, load_plan, print_result
 from placer.errors import ExecutionError, UsageError
 from placer.io.files import make_folder, write_text
+from placer.plans.plan import Plan
 from placer.targets.launchers.asked import LaunchAsked
 from placer.targets.launchers.hosts import host_groups
 from placer.targets.launchers.launch import SUBMIT, launch_files
@@ -53,7 +54,7 @@ def run(
         name=name, plan=plan_at or str(plan_file.resolve()), checkpoint=checkpoint, image=image, queue=queue, time=time,
         restarts=restarts, volume=volume, flags=tuple(flag or ()),
     )  # fmt: skip
-    _require_a_run(asked)
+    _require_a_run(plan, asked)
     files = launch_files(plan, to, asked)
     command = (*SUBMIT[to], next(iter(files)))
     nodes = sum(group.count for group in host_groups(plan))
@@ -71,11 +72,13 @@ def run(
     print_result(Group(told), {"files": list(where), "command": how, "nodes": nodes, "submitted": submit}, json)
 
 
-def _require_a_run(asked: LaunchAsked) -> None:
-    """Raises UsageError for flags that `placer execute` refuses, or that start no run.
+def _require_a_run(plan: Plan, asked: LaunchAsked) -> None:
+    """Raises UsageError or IllegalPlanError for flags that `placer execute` refuses of `plan`, or that start no run.
 
-    It would say so only once the job has its machines.
+    It would say so only once the job has its machines. What only they tell (files, packages) is not asked here.
     """
+    from placer.runtime.training.possible import require_possible
+
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(execute.run)
     words, command = list(asked.execute[2:]), get_command(app)
@@ -89,6 +92,7 @@ def _require_a_run(asked: LaunchAsked) -> None:
         raise _refused(error.format_message()) from None
     if given["dry_run"] or given["rank"] is not None or given["program"]:
         raise UsageError("--dry-run, --rank and --program start no run; give them to placer execute before launch")
+    require_possible(plan, execute.options_of(given))
 
 
 def _refused(why: str) -> UsageError:
