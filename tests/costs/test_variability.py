@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from commands import Command, command_in
 from placer.costs.variability.rank_file import UnsteadyRanks, read_unsteady_ranks
 from placer.costs.variability.ranks import RankKind, best_division, crowd_of, even_division, given_division, given_rows
-from placer.costs.variability.staleness import stale_steps, summed_at
+from placer.costs.variability.staleness import stale_steps, steady_seconds, summed_at
 from placer.costs.variability.step_times import Family, FittedTimes, MeasuredTimes, StepTimes, apart
 from placer.costs.variability.synchronies import variability
 from placer.costs.variability.waiting import expected_maximum
@@ -132,6 +132,25 @@ def test_a_step_that_is_not_late_is_the_synchronous_one_and_hides_no_communicati
 def test_the_same_seed_plays_the_same_steps() -> None:
     crowd = [(FittedTimes(family="gamma", mean=1.0, deviation=0.5), 3)]
     assert stale_steps(crowd, 1, seed=1) == stale_steps(crowd, 1, seed=1) != stale_steps(crowd, 1, seed=2)
+
+
+@pytest.mark.parametrize("communication", [0.0, 0.4, 1.5, 4.0])
+@pytest.mark.parametrize("late", [0, 1, 2, 4])
+def test_where_nothing_varies_steps_have_the_period_that_is_said(communication: float, late: int) -> None:
+    played = list(summed_at([np.array([1.0, 0.5])] * 121, late, communication))
+    assert (played[-1] - played[0]) / 120 == pytest.approx(steady_seconds(1.0, late, communication), rel=0.02)
+
+
+def test_ranks_that_never_vary_wait_for_nobody_under_any_synchrony() -> None:
+    kinds = tuple(
+        RankKind(name=name, times=MeasuredTimes(atoms=(seconds,))) for name, seconds in (("a", 1.0), ("b", 2.0))
+    )
+    found = variability(UnsteadyRanks(name="", kinds=kinds, communication=0.3, averaging=0.5), (1, 2, 8), (0, 1, 4))
+    assert [found.waiting(one) for one in found.steps] == pytest.approx([0.0] * 7, abs=1e-3)
+    assert min(found.waiting(one) for one in (found.steady, *found.steps)) == 0.0
+    assert [one.training for one in found.steps[1:3]] == [
+        "local, averaged every 1 step", "local, averaged every 2 steps",
+    ]  # fmt: skip
 
 
 def test_nobody_waits_for_what_delays_all_alike() -> None:

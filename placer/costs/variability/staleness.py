@@ -47,6 +47,15 @@ def stale_steps(crowd: Crowd, staleness: int, communication: float = 0.0, seed: 
     )
 
 
+def steady_seconds(computation: float, staleness: int, communication: float = 0.0) -> float:
+    """Seconds of such a step where the slowest rank computes for as long in every step.
+
+    Nothing is faster than that computation, than sums one after the other, and than S + 1 steps within the seconds of
+    a computation and the sum that follows it.
+    """
+    return max(computation, communication, (computation + communication) / (staleness + 1))
+
+
 def summed_at(drawn: Iterable[Array], staleness: int, communication: float = 0.0) -> Iterator[float]:
     """D(0), D(1), ... (seconds) where `drawn` has the seconds of all ranks for each step."""
     begun, last, late = np.zeros(()), 0.0, deque[float]()

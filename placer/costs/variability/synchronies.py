@@ -1,9 +1,9 @@
 """Seconds of a step of ranks whose seconds vary, for every way in which replicas keep together.
 
-    steady         the largest mean of a rank + communication: nothing varies
-    synchronous    expected maximum of one draw of each rank + communication
-    local, K       (expected maximum of the sum of K draws of each rank + averaging) / K
-    stale, S       the recurrence of `staleness`; between the steady step, its communication hidden, and the synchronous
+                   where ranks vary                                        where nothing varies, m the largest mean
+    synchronous    expected maximum of one draw of each + communication    m + communication
+    local, K       (that of the sum of K draws of each + averaging) / K    m + averaging / K
+    stale, S       the recurrence of `staleness`                           its period, `steady_seconds`
 
 Draws are independent; what delays all ranks alike (`shared`) adds no waiting and is part of the means.
 """
@@ -11,21 +11,22 @@ Draws are independent; what delays all ranks alike (`shared`) adds no waiting an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placer.costs.variability.rank_file import UnsteadyRanks
 from placer.costs.variability.ranks import Division, best_division, crowd_of, even_division, given_division, given_rows
-from placer.costs.variability.staleness import stale_steps
+from placer.costs.variability.staleness import stale_steps, steady_seconds
 from placer.costs.variability.waiting import expected_maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsteadyStep:
-    """A way of keeping together and the seconds of a step under it; error: the standard error of these where they are
-    played, else 0."""
+    """A way of keeping together, the seconds of a step under it, and those where nothing varies; error: the standard
+    error of the first where they are played, else 0."""
 
     training: str
     seconds: float
+    steady: float
     error: float = 0.0
 
 
@@ -41,8 +42,8 @@ class Variability:
     best: Division
 
     def waiting(self, step: UnsteadyStep) -> float:
-        """The share of a step that variability adds to it."""
-        return 1 - self.steady.seconds / step.seconds if step.seconds else 0.0
+        """The share of a step that variability adds to it; what is played may come out shorter by its error."""
+        return max(1 - step.steady / step.seconds, 0.0) if step.seconds else 0.0
 
 
 def variability(
@@ -52,17 +53,24 @@ def variability(
     crowd = crowd_of(ranks.kinds, given_rows(ranks.kinds))
     given = given_division(ranks.kinds)
     largest = max(times.mean for times, _ in crowd)
-    steps = [UnsteadyStep(training="synchronous", seconds=given.seconds + ranks.communication)]
+    steady = UnsteadyStep(
+        training="synchronous, nothing varies", seconds=largest + ranks.communication,
+        steady=largest + ranks.communication,
+    )  # fmt: skip
+    steps = [replace(steady, training="synchronous", seconds=given.seconds + ranks.communication)]
     for every in average_every:
         together = expected_maximum(crowd, every) + ranks.averaging
-        steps.append(UnsteadyStep(training=f"local, averaged every {every} steps", seconds=together / every))
+        told = f"local, averaged every {every} step{'s' * (every != 1)}"
+        alike = largest + ranks.averaging / every
+        steps.append(UnsteadyStep(training=told, seconds=together / every, steady=alike))
     for late in staleness:
         played = stale_steps(crowd, late, ranks.communication, seed)
         told = f"stale, gradients {late} step{'s' * (late != 1)} late"
-        steps.append(UnsteadyStep(training=told, seconds=played.seconds, error=played.error))
+        alike = steady_seconds(largest, late, ranks.communication)
+        steps.append(UnsteadyStep(training=told, seconds=played.seconds, steady=alike, error=played.error))
     return Variability(
         ranks=ranks,
-        steady=UnsteadyStep(training="synchronous, nothing varies", seconds=largest + ranks.communication),
+        steady=steady,
         steps=tuple(steps),
         given=given,
         even=even_division(ranks.kinds),
