@@ -40,7 +40,14 @@ from placer.runtime.checkpoint.folder import (
     without_buffers,
     without_checksums,
 )
-from placer.runtime.checkpoint.other_settings import model_names, of_another_model, requests, unlike
+from placer.runtime.checkpoint.other_settings import (
+    left_out,
+    model_names,
+    of_another_model,
+    optimizer_keys,
+    requests,
+    unlike,
+)
 from placer.runtime.checkpoint.stateful import (
     State,
     Stateful,
@@ -199,6 +206,7 @@ class Checkpoints:
         asked, told = requests(state, index), self._every(unlike(state, index))
         for reason in filter(None, told):
             raise UsageError(f"the checkpoint {path} {reason}")
+        kept = {key for keys in self._every(optimizer_keys(state)) for key in keys}
         times = max(self._every(len(asked)))  # each is a deed of all ranks, of which some hold nothing of the kind
         try:
             for one in (*asked, *({} for _ in range(times - len(asked)))):
@@ -208,7 +216,8 @@ class Checkpoints:
         if known:
             take_random_state(state, self._world)
         saved.load_state_dict(state)
-        self.notes = (*self.notes, *without_buffers(path, {name for names in lacking for name in names}))
+        buffers = without_buffers(path, {name for names in lacking for name in names})
+        self.notes = (*self.notes, *left_out(path, kept, index), *buffers)
         return None
 
     def _claimed(self) -> None:

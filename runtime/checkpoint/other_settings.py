@@ -5,12 +5,13 @@
     16 bits                     32 bits         masters (the weights are their rounding)
     32 bits                     16 bits         weights, masters too
 
-An optimizer's state has no counterpart in another's.
+An optimizer's state has no counterpart in another's; one that keeps none goes on from any, which is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping
+from pathlib import Path
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -41,8 +42,7 @@ def requests(state: State, index: Metadata) -> tuple[State, ...]:
 
 def unlike(state: State, index: Metadata) -> str | None:
     """Why the optimizer of a run goes on from no checkpoint of `index`, in words; None where that is not so."""
-    saved = {name.rsplit(".", 1)[1] for name in index.state_dict_metadata if name.startswith("optimizer.")}
-    wanted = {key for one in _part(state, "optimizer").values() if isinstance(one, dict) for key in one}
+    saved, wanted = _saved_keys(index), optimizer_keys(state)
     if not wanted - saved:
         return None
     model = _part(state, "model")
@@ -52,6 +52,22 @@ def unlike(state: State, index: Metadata) -> str | None:
         "cannot be taken over. Go on under a plan with the optimizer of the checkpoint (placer plan --optimizer, "
         "--momentum), or begin another run from its weights (placer weights, then --weights) in another --checkpoint"
     )
+
+
+def left_out(path: Path, wanted: Container[str], index: Metadata) -> tuple[str, ...]:
+    """What the checkpoint `path` has of its optimizer and a run does not read whose ranks have `wanted`, in words."""
+    unread = {key for key in _saved_keys(index) if key not in wanted} - {"step"}
+    if not unread:
+        return ()
+    return (
+        f"the checkpoint {path} is of a run with {_told(_saved_keys(index), iter(()))}; the plan's optimizer keeps no "
+        f"{', '.join(sorted(unread))}, which are left out: its steps are not those the run would have made",
+    )
+
+
+def optimizer_keys(state: State) -> set[str]:
+    """The names of what the optimizer keeps of each parameter that a rank holds."""
+    return {key for one in _part(state, "optimizer").values() if isinstance(one, dict) for key in one}
 
 
 def model_names(state: State) -> tuple[str, ...]:
@@ -70,6 +86,10 @@ def of_another_model(held: Collection[str], index: Metadata) -> str:
     lacking, more = sorted(set(held) - saved), sorted((saved & trained) - set(held))
     differing = (("the checkpoint has no", lacking), ("the model has no", more))
     return "; ".join(f"{who} {', '.join(names[:3])}" for who, names in differing if names)
+
+
+def _saved_keys(index: Metadata) -> set[str]:
+    return {name.rsplit(".", 1)[1] for name in index.state_dict_metadata if name.startswith("optimizer.")}
 
 
 def _told(keys: set[str], dtypes: Iterator[torch.dtype | None]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -154,6 +155,18 @@ def test_a_checkpoint_of_another_optimizer_is_refused_by_its_name(world: World, 
     said = "is of a run with sgd with momentum in float32, the plan's has adamw in bfloat16.*placer weights"
     with pytest.raises(UsageError, match=said):
         Checkpoints(tmp_path, world, fingerprint="f").resume(TrainingState(other))
+
+
+def test_what_an_optimizer_without_state_leaves_of_a_checkpoint_is_said(world: World, tmp_path: Path) -> None:
+    plain = words_plan("float32", "sgd")
+    plain = replace(plain, settings=replace(plain.settings, momentum=0.0))
+    trained, other = load(words_plan("float32")), load(plain)
+    trained.step(uneven_batch(trained.plan, 0))
+    Checkpoints(tmp_path, world, fingerprint="f").save(TrainingState(trained), Progress(step=1, position=1))
+    resuming = Checkpoints(tmp_path, world, fingerprint="f")
+    resuming.resume(TrainingState(other))
+    (note,) = resuming.notes
+    assert "of a run with adamw; the plan's optimizer keeps no exp_avg, exp_avg_sq, which are left out" in note
 
 
 def test_weights_are_exported_whatever_killed_runs_left_of_theirs(world: World, tmp_path: Path) -> None:
