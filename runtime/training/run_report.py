@@ -21,6 +21,8 @@ from placer.runtime.measuring.expert_tokens import ExpertLayer
 
 # Clocks of groups count nanoseconds in 63 bits: three hundred years with the time that a machine has been up.
 MOST_SECONDS = 1e9
+# Checkpoints that stay where nobody says how many.
+KEPT = 2
 
 Decay = Literal["constant", "linear", "cosine"]
 EngineName = Literal["placer", "deepspeed"]
@@ -61,7 +63,7 @@ class ExecuteOptions:
     checkpoint: str = ""
     checkpoint_every: int = 0
     checkpoint_async: bool = False
-    keep: int = 2
+    keep: int = KEPT
     weights: str = ""
     save_weights: str = ""
     save_expert_loads: str = ""
@@ -84,35 +86,59 @@ class ExecuteOptions:
                 "intervals are 0 (never) or more steps, eval_batches and keep at least 1; give such numbers"
             )
         self.rates(1.0)
-        if self.checkpoint_every and not self.checkpoint:
-            raise UsageError("--checkpoint-every needs a folder; give it with --checkpoint")
-        if self.checkpoint_async and not self.checkpoint:
-            raise UsageError("--checkpoint-async needs a folder; give it with --checkpoint")
-        if (self.checkpoint or self.save_weights) and self.engine != "placer":
+        self._require_read()
+        self._require_engine()
+        if not 0 < self.timeout_seconds <= MOST_SECONDS:
             raise UsageError(
-                f"a checkpoint or weights were asked for with --engine {self.engine}, which keeps its state in its own "
-                "way; leave --checkpoint and --save-weights out, or run with --engine placer"
+                f"the timeout is {self.timeout_seconds} s; give seconds above 0, of at most {MOST_SECONDS:g}"
             )
+
+    def _require_read(self) -> None:
+        """Raise UsageError for an option of what is not asked for, so that nothing would read it."""
+        if not self.checkpoint:
+            folderless = {
+                "--checkpoint-every": self.checkpoint_every, "--checkpoint-async": self.checkpoint_async,
+                "--keep": self.keep != KEPT,
+            }  # fmt: skip
+            for option in (option for option, given in folderless.items() if given):
+                raise UsageError(f"{option} needs a folder; give it with --checkpoint")
+        if self.eval_batches != 1 and not self.eval_every:
+            raise UsageError(
+                f"--eval-batches {self.eval_batches} was given and no evaluation was asked for; give --eval-every with "
+                "a number of steps, or leave it out"
+            )
+        if self.final_rate and self.decay == "constant":
+            raise UsageError(
+                f"--final-rate {self.final_rate:g} was given with --lr-schedule constant, which does not fall; give "
+                "linear or cosine, or leave it out"
+            )
+
+    def _require_engine(self) -> None:
+        """Raise UsageError for what is done by placer's own engine alone, and asked of another or of one device."""
         if self.kept_together.relaxed and (self.one_device or self.engine != "placer"):
             asked = "the losses of one device were" if self.one_device else f"--engine {self.engine} was"
             raise UsageError(
                 f"{asked} asked for with --synchrony {self.synchrony}, which {CHANGES} "
                 "and is done by placer's own engine; leave one of them out"
             )
-        if self.compile and self.engine != "placer":
+        if self.engine == "placer":
+            return
+        if self.checkpoint or self.save_weights:
             raise UsageError(
-                f"--compile was asked for with --engine {self.engine}, whose own modules it does not know; "
-                "leave it out, or run with --engine placer"
+                f"a checkpoint or weights were asked for with --engine {self.engine}, which keeps its state in its own "
+                "way; leave --checkpoint and --save-weights out, or run with --engine placer"
             )
-        if self.backend != "auto" and self.engine != "placer":
-            raise UsageError(
-                f"--backend {self.backend} was asked for with --engine {self.engine}, which makes groups of its own; "
-                "leave it out, or run with --engine placer"
-            )
-        if not 0 < self.timeout_seconds <= MOST_SECONDS:
-            raise UsageError(
-                f"the timeout is {self.timeout_seconds} s; give seconds above 0, of at most {MOST_SECONDS:g}"
-            )
+        unknown = {
+            "--compile": (self.compile, "whose own modules it does not know"),
+            f"--backend {self.backend}": (self.backend != "auto", "which makes groups of its own"),
+            "--save-expert-loads": (self.save_expert_loads, "whose experts nobody counts"),
+        }
+        for option, (given, why) in unknown.items():
+            if given:
+                raise UsageError(
+                    f"{option} was asked for with --engine {self.engine}, {why}; leave it out, or run with "
+                    "--engine placer"
+                )
 
     def rates(self, peak: float) -> LearningRate:
         """The learning rate of each step. Raises UsageError where the warmup or its end cannot be."""

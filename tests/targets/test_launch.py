@@ -205,6 +205,8 @@ def free_port() -> int:
         (["--help"], "starts no run"),
         (["--steps=5", "--warmup-steps=6"], "6 warmup steps do not fit into 5"),
         (["--lr-schedule=cosine", "--final-rate=2"], "final learning rate is 2"),
+        (["--eval-batches=3"], "--eval-batches 3 was given and no evaluation"),
+        (["--final-rate=0.5"], "--final-rate 0.5 was given with --lr-schedule constant"),
         (["--synchrony=local"], "--synchrony local needs --average-every"),
         (["--own-loss"], "--own-loss was given with --synchrony synchronous"),
         (["--engine=deepspeed"], "with --engine deepspeed, which keeps its state"),
@@ -223,8 +225,14 @@ def test_flags_that_execute_refuses_are_refused_before_a_file_is_written(
 
 def test_flags_that_execute_refuses_of_a_plan_are_refused_before_a_file_is_written(tmp_path: Path) -> None:
     ALIKE.save(tmp_path / "plan.json")
-    with pytest.raises(UsageError, match="--checkpoint-every needs a folder"):
-        launch.run(tmp_path / "plan.json", "torchrun", tmp_path / "job", flag=["--checkpoint-every", "2"])
+    for folderless in ("--checkpoint-every=2", "--checkpoint-async", "--keep=3"):
+        with pytest.raises(UsageError, match="needs a folder; give it with --checkpoint"):
+            launch.run(tmp_path / "plan.json", "torchrun", tmp_path / "job", flag=[folderless])
+    with pytest.raises(UsageError, match="--save-expert-loads was asked for with --engine deepspeed"):
+        launch.run(
+            tmp_path / "plan.json", "torchrun", tmp_path / "job",
+            flag=["--engine=deepspeed", "--save-expert-loads=loads"],
+        )  # fmt: skip
     replace(ALIKE, stages=tuple(replace(stage, sharding="optimizer") for stage in ALIKE.stages)).save(
         tmp_path / "sharded.json"
     )
