@@ -66,8 +66,9 @@ def _require_number(kind: str, owner: str, option: str, number: int | None, leas
             f"give --synchrony {owner}, or leave it out"
         )
     if kind == owner and (number is None or number < least):
+        found = "none" if number is None else number
         raise UsageError(
-            f"--synchrony {owner} needs {option} with a number of steps from {least} on, {number} was given"
+            f"--synchrony {owner} needs {option} with a number of steps from {least} on, {found} was given"
         )
 
 

@@ -106,7 +106,7 @@ def test_plans_whose_replicas_cannot_step_alone_are_refused_with_the_reason(case
 
 
 def test_numbers_that_are_missing_wrong_or_of_another_kind_are_refused() -> None:
-    with pytest.raises(UsageError, match="--synchrony local needs --average-every"):
+    with pytest.raises(UsageError, match=r"--synchrony local needs --average-every .* none was given"):
         ExecuteOptions(synchrony="local")
     with pytest.raises(UsageError, match="from 1 on, 0 was given"):
         local(0)
