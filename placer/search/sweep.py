@@ -11,7 +11,8 @@
     optimizer: sgd
     batch_norm: microbatch                       # statistics of each device's rows, as in DDP and Horovod
 
-The batch is that of ONE device: with n devices it has n times as many rows. Names are free; a published row belongs to
+The batch is that of ONE device: with n devices it has n times as many rows. A model that returns no loss is given one,
+`loss: "package.module:function"` of (output, batch). Names are free; a published row belongs to
 a cell whose names are its own (columns model, device, network, precision, nodes, gpus_per_node, batch_per_gpu).
 """
 
@@ -27,10 +28,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from placer.cluster.cluster import Cluster
+from placer.cluster.hardware_data import aliases, short_names
 from placer.cluster.schema import Count
 from placer.errors import InfeasibleError, UsageError
 from placer.io.files import read_text
-from placer.io.yaml_document import parse, validated
+from placer.io.yaml_document import close, parse, validated
 from placer.plans.plan import Plan
 from placer.plans.settings import Precision
 from placer.search.problem import Problem
@@ -44,11 +46,12 @@ UNIT, SYNTHETIC = "images/s total", "synthetic"
 
 
 class SweptModel(BaseModel):
-    """A model as `placer plan` takes it, and the batch of one device."""
+    """A model as `placer plan` takes it, the batch of one device, and the loss of a model that returns none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
     model: str
     batch: str
+    loss: str | None = None
 
 
 class Sweep(BaseModel):
@@ -131,6 +134,12 @@ def read_sweep(path: str) -> Sweep:
     if any(count > sweep.per_node and count % sweep.per_node for count in sweep.counts):
         line = document.line(("counts",))
         raise UsageError(f"{path}, line {line}: counts beyond {sweep.per_node} must be whole nodes of {sweep.per_node}")
+    for name, device in sweep.machines.items():
+        if device.lower() not in ("local", *aliases("devices")):
+            like = close(device.lower(), short_names("devices"))
+            raise UsageError(
+                f"{path}, line {document.line(('machines', name))}: {device!r} is no device of the catalogue; {like}"
+            )
     for cell in sweep.cells:
         cluster_of(sweep, cell)
     return sweep

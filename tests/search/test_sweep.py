@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bad_models import squares
 from commands import Command, command_in
 from placer.api import plan
 from placer.plans.settings import RunSettings
@@ -59,6 +60,19 @@ def test_every_cell_of_the_grid_is_the_plan_of_its_machines(placer: Command) -> 
     assert cells["V", "slow", 4]["predicted_rows_per_second"] == pytest.approx(made.ledger.rows_per_second)
     assert cells["V", "fast", 4]["speedup"] > cells["V", "slow", 4]["speedup"]
     assert document["errors"] == []
+
+
+def test_a_model_without_a_loss_is_given_one(placer: Command) -> None:
+    asked = "{model: 'bad_models:dense', batch: 'x=8x64', loss: 'bad_models:squares'}"
+    Path("grid.yaml").write_text(GRID.replace('{model: "bad_models:tiny", batch: 8x32}', asked))
+    cells = json.loads(placer("sweep", "grid.yaml", "--json").out)["cells"]
+    made = plan(
+        "bad_models:dense", "v100x2", batch="x=16x64", strategy="data", settings=RunSettings(batch_norm="microbatch"),
+        loss_fn=squares,  # type: ignore[arg-type]  # typed as people type it
+    )  # fmt: skip
+    assert made.ledger is not None
+    two = next(one for one in cells if one["machine"] == "V" and one["devices"] == 2)
+    assert two["predicted_rows_per_second"] == pytest.approx(made.ledger.rows_per_second)
 
 
 def test_published_rows_stand_beside_their_predictions_with_the_error_of_each(placer: Command) -> None:
@@ -114,7 +128,8 @@ def test_a_picture_of_no_known_kind_is_refused_before_anything_is_predicted(plac
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (GRID.replace("k80", "k8"), "'k8"),
+        (GRID.replace("k80", "k8"), "line 4: 'k8' is no device of the catalogue; did you mean k80"),
+        (GRID.replace("8x32}", "8x32, loss: 'bad_models:none'}"), "has no function 'none'"),
         (GRID.replace("1gbe", "string"), "is no network of the catalogue"),
         (GRID.replace("[1, 2, 4]", "[3]"), "whole nodes of 2"),
         (GRID.replace("[1, 2, 4]", "[]"), "counts"),

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from placer.api import problem, solve
+from placer.cli.commands.planning.plan import loss_function
 from placer.cli.options import Json, print_result, require_picture
 from placer.errors import UsageError
 from placer.io.files import require_writable, write_bytes, write_text
@@ -63,6 +64,7 @@ def _predicted(sweep: Sweep, published: Sequence[str]) -> tuple[list[Predicted],
         entry = sweep.models[name]
         return problem(
             entry.model, f"{next(iter(sweep.machines.values()))}x1", batch=entry.batch,
+            loss_fn=loss_function(entry.loss),
             settings=RunSettings(precision=precision, optimizer=sweep.optimizer, batch_norm=sweep.batch_norm),
         )  # fmt: skip
 
