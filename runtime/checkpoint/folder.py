@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable
@@ -41,7 +42,7 @@ class Progress(BaseModel):
     """How far a run has come: steps done, and the position of the next batch, of `rows` rows each (None: not said).
 
     seed, samples: what the order of the data follows from, its seed (None: not said) and how many rows it has (None:
-    random batches).
+    random batches). rate: the learning rate that its next step would have had (None: not said).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,6 +52,7 @@ class Progress(BaseModel):
     rows: Count | None = None
     seed: int | None = None
     samples: Count | None = None
+    rate: float | None = None
 
     def at(self, rows: int) -> Progress:
         """The same rows read, in batches of another size. Raises UsageError where they are no whole number of them."""
@@ -73,6 +75,16 @@ class Progress(BaseModel):
         )
         what = "rows of this epoch come again or are left out" if self.samples and samples else "other rows are read"
         return (f"the checkpoint's run read {before}; this one {now}: {what}",)
+
+    def at_another_rate(self, rate: float) -> tuple[str, ...]:
+        """What to say where a run goes on with another learning rate than the checkpoint's would have."""
+        if self.rate is None or math.isclose(self.rate, rate, rel_tol=1e-9, abs_tol=1e-12):
+            return ()
+        return (
+            f"at step {self.step} the checkpoint's run would have gone on with a learning rate of {self.rate:.3g}; "
+            f"this one does with {rate:.3g}, which follows from its own --steps, --lr-schedule, --warmup-steps and "
+            "--final-rate, and from the plan's rate",
+        )
 
 
 class Marker(Progress):

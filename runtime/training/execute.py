@@ -129,8 +129,12 @@ def _resumed(
     found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
     for note in checkpoints.notes if checkpoints and world.first else ():
         print(f"placer: {note}", file=sys.stderr)
-    for note in found.in_another_order(seed=options.seed, samples=data.samples) if found and world.first else ():
-        print(f"placer: {note}", file=sys.stderr)
+    if found and world.first:
+        rate = options.rates(plan.settings.learning_rate).at(found.step)
+        for note in (
+            *found.in_another_order(seed=options.seed, samples=data.samples), *found.at_another_rate(rate),
+        ):  # fmt: skip
+            print(f"placer: {note}", file=sys.stderr)
     start = (found or Progress(step=0, position=0)).at(plan.rows)
     if options.one_device and start.step:
         raise UsageError(
@@ -287,7 +291,7 @@ class _Run:
             began = time.perf_counter()
             progress = Progress(
                 step=done, position=self._position(done), rows=self.plan.rows, seed=options.seed,
-                samples=self.data.samples,
+                samples=self.data.samples, rate=self.rates.at(done),
             )  # fmt: skip
             write = self.checkpoints.save_beside if options.checkpoint_async else self.checkpoints.save
             self.saved = str(write(self.engine.state, progress))

@@ -29,6 +29,7 @@ from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.distributed.launch import launch_module
 from placer.runtime.distributed.world import World
 from placer.runtime.storage.checksums import Summed
+from placer.runtime.training.run_report import LearningRate
 from placer.runtime.verify.batches import uneven_batch
 from placer.runtime.weights import hf_export
 from writing_models import BATCH
@@ -412,6 +413,16 @@ def test_other_data_or_another_seed_is_told_as_a_run_goes_on(world: World, tmp_p
     )
     assert "random batches with seed 3" in found.in_another_order(seed=3, samples=None)[0]
     assert Progress(step=2, position=2, rows=6).in_another_order(seed=5, samples=31) == ()
+
+
+def test_another_learning_rate_is_told_as_a_run_goes_on(world: World, tmp_path: Path) -> None:
+    short, longer = (LearningRate(peak=1e-3, steps=steps, decay="cosine") for steps in (60, 80))
+    saved = Progress(step=60, position=60, rate=short.at(60))
+    Checkpoints(tmp_path, world, fingerprint="f").save(Numbers(1.0), saved)
+    found = Checkpoints(tmp_path, world, fingerprint="f").resume(Numbers(0.0))
+    assert found is not None and found.at_another_rate(short.at(60)) == ()
+    assert "a learning rate of 0; this one does with 0.000146" in found.at_another_rate(longer.at(60))[0]
+    assert Progress(step=60, position=60).at_another_rate(longer.at(60)) == ()
 
 
 def test_a_checkpoint_says_how_many_rows_a_batch_had(tmp_path: Path, world: World) -> None:
