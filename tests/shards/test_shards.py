@@ -194,6 +194,18 @@ def test_a_state_goes_on_with_another_number_of_ranks_rows_and_workers(shards: P
     assert sorted(after) == sorted(whole[18:])
 
 
+def test_an_iterator_is_told_that_a_state_was_loaded_or_another_one_read(shards: Path) -> None:
+    loader = ShardLoader(shards, key, rows=6)
+    old, new = iter(loader), iter(loader)
+    first = next(old)
+    loader.load_state_dict(loader.state_dict() | {"seen": 0})
+    with pytest.raises(UsageError, match=r"after 6 samples, its loader is after 0"):
+        next(old)
+    assert next(new) == first and loader.state_dict()["seen"] == 6
+    with pytest.raises(UsageError, match=r"make a new one"):
+        (next(iter(loader)), next(new))
+
+
 def test_the_state_of_another_order_is_refused(shards: Path) -> None:
     state = ShardLoader(shards, key, rows=6, seed=1).state_dict()
     with pytest.raises(UsageError, match="is of another order"):

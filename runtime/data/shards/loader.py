@@ -76,7 +76,8 @@ class ShardLoader(Generic[Decoded]):
         self.seen = state["seen"]
 
     def __iter__(self) -> Iterator[list[Decoded]]:
-        """Batches from where the loader is."""
+        """Batches from where the loader is. Raises UsageError once it is elsewhere than this iterator."""
+        at = self.seen
         loader: DataLoader[Decoded] = DataLoader(
             _Samples(self.set, self._decode),
             batch_sampler=_Batches(self.order, self.seen, self._rows, self._rank, self._ranks),
@@ -86,7 +87,12 @@ class ShardLoader(Generic[Decoded]):
             pin_memory=self._pinned,
         )
         for batch in loader:
-            self.seen += self._rows
+            if self.seen != at:
+                raise UsageError(
+                    f"this iterator would go on after {at} samples, its loader is after {self.seen}: a state was "
+                    "loaded, or another iterator read since; make a new one, iter(loader)"
+                )
+            self.seen = at = at + self._rows
             yield batch
 
 
