@@ -25,7 +25,7 @@ from placer.tracer.export.exporting import LossFunction, MixedDevicesError, Rais
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.later_steps import later_difference
-from placer.tracer.export.opaque import calling, part_writes, unexportable, watched
+from placer.tracer.export.opaque import calling, part_writes, require_one_writer, unexportable, watched
 from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
@@ -250,6 +250,7 @@ def captured(source: Source, fold: bool = True) -> Captured:
     So it is where parts are opaque: each is known by its own name.
     """
     plain = _exported(source, fold and not source.opaque)
+    require_one_writer(plain.graph)
     example = source.example
     first, second = (played(plain, example.tensors(example.rows + more, "meta")) for more in (0, 1))
     samples = sampled(plain.graph, example.rows, first, second)

@@ -47,7 +47,7 @@ def name_beside(held: Collection[str], name: str, stage: int, copies: dict[str, 
     which `copies` notes the model's."""
     if name not in held:
         return name
-    numbered = f"{name}@{stage}"
+    numbered = f"{name}.@{stage}"  # no parameter of a model has a name that begins with another's and a dot
     copies[numbered] = name
     return numbered
 

@@ -60,6 +60,10 @@ COMMUNICATION_WORDS = (
 )
 
 
+# What a store raises whose keeper, rank 0, is gone.
+_GONE = (dist.DistError, RuntimeError)
+
+
 class Terminated(BaseException):
     """The rank was asked to end (SIGTERM); no error of its own."""
 
@@ -111,7 +115,7 @@ class Watch:
         try:
             self.notice()
             return self._search() or (self._told() or self._silent() if blame_silent else "")
-        except (dist.DistError, RuntimeError):
+        except _GONE:
             return "rank 0 died, or its machine is gone (it kept the store of the run)"
 
     def failed(self) -> bool:
@@ -210,14 +214,15 @@ def guarded(watch: Watch, close: Callable[[], None] = lambda: None) -> Iterator[
         raise ExecutionError(f"this rank was ended by SIGTERM; {cause}") from None
     except KeyboardInterrupt:
         told.ending = True
-        with suppress(dist.DistError, RuntimeError):  # rank 0, which keeps the store, may be gone
+        with suppress(*_GONE):
             watch.leave_told("SIGINT")
         close()
         raise
     except Exception as error:
         told.ending = True
         if not is_communication(error):
-            watch.leave_error(error)
+            with suppress(*_GONE):
+                watch.leave_error(error)
             close()
             raise
         close()
@@ -287,7 +292,7 @@ class _Told:
     def _end(self) -> NoReturn:
         self.heard.set()
         # First: raised inside a callback of C++ the exception may end the process, which must not look like a cause.
-        with suppress(dist.DistError, RuntimeError):  # rank 0, which keeps the store, may be gone
+        with suppress(*_GONE):
             self._watch.leave_told("SIGTERM")
         raise Terminated
 

@@ -131,7 +131,8 @@ def joined(
         torch.cuda.set_device(world.device)
     watch = Watch(PrefixStore("watch", store), world.rank, world.size)
     world = replace(world, watch=watch)
-    with guarded(watch, lambda: _end_at_once(world)):
+    others = dist.is_initialized()
+    with guarded(watch, lambda: None if others else _end_at_once(world)):
         watch.join()
         dist.init_process_group(
             backend_of(plan, world.rank, backend),

@@ -15,7 +15,7 @@ from torch import fx
 
 from placer.runtime.stages.draws import seeding
 from placer.runtime.stages.pass_context import PassContext
-from placer.tracer.export.opaque import part_in_mode, part_parameters, part_writes, run_part
+from placer.tracer.export.opaque import part_buffers, part_in_mode, part_writes, run_part
 
 if TYPE_CHECKING:
     from torch.fx.node import Argument
@@ -60,12 +60,11 @@ def opaque_part(
     """An opaque part, whose module trains or evaluates as the pass does; number: that of its draws, if it draws; call:
     that of this one among those of the graph."""
     with part_in_mode(name, mode.training), seeding(number, inputs, mode):
-        if not part_writes(name):
-            return run_part(inputs, state, name)[0]
-        trained = part_parameters(name)
+        trained = len(state) - len(part_buffers(name))
         buffers = state[trained:]
-        made, after = run_part(inputs, [*state[:trained], *_found(buffers, name, call, mode)], name)
-    _keep(buffers, after[trained:], name, mode)
+        found = _found(buffers, name, call, mode)
+        made, after = run_part(inputs, [*state[:trained], *found], name)
+    _keep(buffers, after[trained:], _wrote(name, found, after[trained:]), name, mode)
     return made
 
 
@@ -81,11 +80,23 @@ def _found(buffers: list[torch.Tensor], name: str, call: int, mode: PassContext)
     return [buffer.clone() for buffer in known.get((name, call if mode.training else _LAST), buffers)]
 
 
+def _wrote(name: str, found: list[torch.Tensor], after: list[torch.Tensor]) -> list[bool]:
+    """Of each buffer whether a call wrote it, as far as this call or trying the part shows."""
+    known = part_writes(name)
+    return [
+        own in known or now is not before or before._version > 0
+        for own, before, now in zip(part_buffers(name), found, after, strict=True)
+    ]
+
+
 @torch.no_grad()
-def _keep(buffers: list[torch.Tensor], after: list[torch.Tensor], name: str, mode: PassContext) -> None:
+def _keep(
+    buffers: list[torch.Tensor], after: list[torch.Tensor], wrote: list[bool], name: str, mode: PassContext
+) -> None:
     """Have the buffers be what a call left, in the first run of a pass in training; in evaluation for this pass."""
     if mode.updating:
-        for buffer, left in zip(buffers, after, strict=True):
-            buffer.copy_(left)
+        for buffer, left, written in zip(buffers, after, wrote, strict=True):
+            if written:
+                buffer.copy_(left)
     elif not mode.training and mode.found is not None:
         mode.found[name, _LAST] = after

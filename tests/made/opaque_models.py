@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import distributed, nn
 
@@ -221,15 +223,43 @@ class Average(nn.Module):
         return made
 
 
-class Averaged(nn.Module):
-    """Layers around an average that is called twice."""
+class Counted(Average):
+    """Counts large values alone, which trying it does not show, and scales by their number."""
 
-    def __init__(self) -> None:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = x * torch.cos(self.mean) if x.sum() > 0 else x * (1 + self.mean)
+        if x.abs().max() > 100:
+            self.mean.add_(0.1)
+        return made
+
+
+class Grown(Average):
+    """Keeps all that it saw."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = x * torch.cos(self.mean.mean()) if x.sum() > 0 else x * (1 + self.mean.mean())
+        self.mean = torch.cat([self.mean, x.detach().mean(0)])
+        return made
+
+
+class Averaged(nn.Module):
+    """Layers around an average."""
+
+    def __init__(self, average: Callable[[], Average] = Average, scale: float = 1.0) -> None:
         super().__init__()
-        self.first, self.average, self.last = nn.Linear(WIDTH, WIDTH), Average(), nn.Linear(WIDTH, WIDTH)
+        self.first, self.average, self.last = nn.Linear(WIDTH, WIDTH), average(), nn.Linear(WIDTH, WIDTH)
+        self.scale = scale
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The mean square of what comes out."""
+        y = self.last(self.average(self.first(x * self.scale))) / self.scale
+        return nn.functional.mse_loss(y, torch.ones_like(y))
+
+
+class Twice(Averaged):
+    """Calls its average twice."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.average(self.last(self.average(self.first(x))))
         return nn.functional.mse_loss(y, torch.ones_like(y))
 
@@ -237,3 +267,18 @@ class Averaged(nn.Module):
 def averaged() -> nn.Module:
     """A model with an average."""
     return Averaged()
+
+
+def counted() -> nn.Module:
+    """A model with a count of large values, which come."""
+    return Averaged(Counted, 1e4)
+
+
+def grown() -> nn.Module:
+    """A model with a buffer that grows."""
+    return Averaged(Grown)
+
+
+def twice() -> nn.Module:
+    """A model with one average for two places."""
+    return Twice()

@@ -34,6 +34,7 @@ CASES = [
     Case(model="writing_models:codebook", shapes=BATCH, microbatches=WHOLE),
     Case(model="opaque_models:averaged", shapes=ROWS_ALONE, microbatches=WHOLE),
     Case(model="opaque_models:averaged", shapes=ROWS_ALONE, microbatches=WHOLE, recompute=True),
+    Case(model="opaque_models:counted", shapes=ROWS_ALONE, microbatches=WHOLE, recompute=True),
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE),
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, recompute=True),
     Case(model="writing_models:deciding", shapes=BATCH, microbatches=WHOLE, positions=2, recompute=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -20,7 +22,9 @@ from opaque_models import (
     Watched,
     around,
     averaged,
+    grown,
     routed,
+    twice,
 )
 from placer.errors import CaptureError, UncapturableError, UsageError
 from placer.graph import Affine, Graph, Op
@@ -92,6 +96,18 @@ def test_the_batch_is_split_only_where_it_is_said_that_rows_stay_apart() -> None
 def test_a_part_that_writes_a_buffer_sees_the_whole_batch_whatever_is_said_of_its_rows() -> None:
     graph = capture(averaged(), batch=BATCH, opaque={"average": OpaqueCost(rows_apart=True)})
     assert "average is opaque and writes its buffer mean, once a step" in whole_batch_reason(graph, statistics=False)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [(twice, "average is opaque and writes its buffer mean, which 2 calls of opaque parts read"),
+     (grown, "average is opaque and makes of its buffer mean, (8,) torch.float32, one of (16,)")],
+)  # fmt: skip
+def test_a_buffer_that_stages_would_each_have_or_that_grows_is_refused(
+    made: Callable[[], nn.Module], said: str
+) -> None:
+    with pytest.raises(UncapturableError, match=re.escape(said)):
+        capture(made(), batch=BATCH, opaque=["average"])
 
 
 def test_the_traced_graph_runs_the_part_itself_exactly() -> None:

@@ -51,12 +51,7 @@ def in_flight_of(line: Sequence[Action], stages: Sequence[int]) -> InFlight:
             peaks.add(tuple(alive.values()))
         else:
             alive[stage] -= 1
-    found, kept = sorted(peaks), []
-    while found:
-        most = found[-1]
-        kept.append(most)
-        found = [one for one in found if any(map(gt, one, most))]
-    return InFlight(first=0, later=tuple(reversed(kept)))
+    return InFlight(first=0, later=_largest(sorted(peaks)))
 
 
 def _lone(schedule: str, position: int, most: int, microbatches: int) -> InFlight:
@@ -99,7 +94,8 @@ def _looped_peaks(positions: int, turns: int, microbatches: int) -> tuple[tuple[
         counts = ahead[1:] - back[freed]
         base = counts.max() + 1
         digits = base ** np.arange(turns - 1, -1, -1)
-        places.append(_largest(np.unique(counts @ digits)[:, None] // digits % base))
+        found = np.unique(counts @ digits)[:, None] // digits % base
+        places.append(_largest(list(map(tuple, found.tolist()))))
     return tuple(places)
 
 
@@ -110,10 +106,11 @@ def _counted(turns: list[int], count: int) -> NDArray[np.int64]:
     return each.cumsum(axis=0)
 
 
-def _largest(found: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
-    """Those of different rows in ascending order that no other one exceeds; only a later one can."""
+def _largest(found: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Those of different counts in ascending order that no other one exceeds; only a later one can."""
     kept: list[tuple[int, ...]] = []
-    while len(found):
-        kept.append(tuple(map(int, found[-1])))
-        found = found[(found > found[-1]).any(axis=1)]
+    while found:
+        most = found[-1]
+        kept.append(most)
+        found = [one for one in found if any(map(gt, one, most))]
     return tuple(reversed(kept))

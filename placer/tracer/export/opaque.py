@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree
 
-from placer.errors import CaptureError, UsageError, near_names
+from placer.errors import CaptureError, UncapturableError, UsageError, near_names
 from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import TARGET, OpaqueCost
@@ -90,10 +91,10 @@ def part_in_mode(name: str, training: bool) -> Iterator[None]:
             module.training = mode
 
 
-def part_parameters(name: str) -> int:
-    """How many of an opaque part's state are parameters; buffers follow."""
+def part_buffers(name: str) -> tuple[str, ...]:
+    """The buffers of an opaque part, which are the last of its state."""
     part = _PARTS.get(name)
-    return 0 if part is None else len(dict(part.module.named_parameters()))
+    return () if part is None else part.state[len(dict(part.module.named_parameters())) :]
 
 
 def part_writes(name: str) -> frozenset[str]:
@@ -113,6 +114,26 @@ def parts_of(graph: Graph) -> tuple[str, ...]:
     target = f"{TARGET.replace('::', '.')}."
     names = (ast.literal_eval(op.arguments.rpartition(", ")[2]) for _, op in graph.ops if op.target.startswith(target))
     return tuple(dict.fromkeys(names))
+
+
+def require_one_writer(graph: fx.Graph) -> None:
+    """Raise UncapturableError where a buffer that an opaque part writes is read by another of their calls, which may
+    be of another device."""
+    written: dict[object, str] = {}
+    calls = Counter[object]()
+    for node in graph.nodes:
+        if node.target is torch.ops.placer.opaque.default:
+            _, state, name = node.args
+            own = [held.target if held.op == "get_attr" else held for held in state]
+            calls.update(set(own))
+            named, writes = zip(_PARTS[name].state, own, strict=True), part_writes(name)
+            written |= {held: f"{name} is opaque and writes its buffer {one}" for one, held in named if one in writes}
+    for buffer, told in written.items():
+        if calls[buffer] > 1:
+            raise UncapturableError(
+                f"{told}, which {calls[buffer]} calls of opaque parts read: on different devices each would have its "
+                "own; make one part around all of them opaque"
+            )
 
 
 @contextlib.contextmanager

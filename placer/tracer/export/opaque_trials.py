@@ -143,7 +143,7 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
         state, before = _state_of(module), of_kind(module, torch.Tensor)
         try:
             first = _called(part, module, given, state)
-            part.writes |= _written(module, state)
+            part.writes |= _written(part, module, state)
         except UncapturableError:
             raise
         except Exception:  # `_tried` tells what it raises on zeros
@@ -199,9 +199,17 @@ def _state_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
 
 
-def _written(module: nn.Module, state: Mapping[str, torch.Tensor]) -> set[str]:
-    """The buffers that are not as `state` has them."""
-    return {name for name, now in module.named_buffers() if name in state and not torch.equal(now, state[name])}
+def _written(part: OpaquePart, module: nn.Module, state: Mapping[str, torch.Tensor]) -> set[str]:
+    """The buffers that are not as `state` has them. Raises UncapturableError for one of another shape or type."""
+    now = {name: tensor for name, tensor in module.named_buffers() if name in state}
+    for name, tensor in now.items():
+        before = state[name]
+        if (tensor.shape, tensor.dtype) != (before.shape, before.dtype):
+            raise UncapturableError(
+                f"{part.name} is opaque and makes of its buffer {name}, {tuple(before.shape)} {before.dtype}, one of "
+                f"{tuple(tensor.shape)} {tensor.dtype}: a run has one place for it; keep its size and type"
+            )
+    return {name for name, tensor in now.items() if not torch.equal(tensor, state[name])}
 
 
 def _numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
@@ -230,7 +238,7 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., tor
         before, state = torch.get_rng_state(), _state_of(module)
         made = module(*arguments, **keywords)
         part.draws = part.draws or not torch.equal(torch.get_rng_state(), before)
-        part.writes |= _written(module, state)
+        part.writes |= _written(part, module, state)
     leaves, part.form = _pytree.tree_flatten(made)
     part.tensors = tuple(leaf is not None for leaf in leaves)
     results = [leaf for leaf in leaves if leaf is not None]
