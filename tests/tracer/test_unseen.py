@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from placer import tracer
@@ -204,6 +205,38 @@ class LooksAtValues(Small):
         return h + loss + likely
 
 
+class HooksNode(Small):
+    def between(self, h: Tensor) -> Tensor:
+        if h.grad_fn is not None:
+            h.grad_fn.register_prehook(lambda gradients: tuple(2 * one for one in gradients))
+        return h
+
+
+class HooksNodeBefore(Small):
+    def between(self, h: Tensor) -> Tensor:
+        if h.grad_fn is not None:
+            h.grad_fn.next_functions[1][0].register_hook(lambda given, _: tuple(2 * one for one in given))
+        return h
+
+
+class HooksParameter(Small):
+    def between(self, h: Tensor) -> Tensor:
+        self.two.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+        return h
+
+
+class Doubles(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        return 2 * made if func is torch.ops.aten.tanh.default else made
+
+
+class Dispatches(Small):
+    def between(self, h: Tensor) -> Tensor:
+        with Doubles():
+            return h.tanh()
+
+
 def hooked_parameter() -> nn.Module:
     model = Small()
     model.one.weight.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]  # torch does not type it
@@ -225,6 +258,10 @@ def captured(made: Callable[[], nn.Module]) -> Graph:
     [
         (Applies, ("test_unseen.py:", "Doubled, an autograd.Function")),
         (HooksTensor, ("test_unseen.py:", "hook on a gradient")),
+        (HooksNode, ("test_unseen.py:", "hook on a node of autograd")),
+        (HooksNodeBefore, ("test_unseen.py:", "hook on a node of autograd")),
+        (HooksParameter, ("test_unseen.py:", "hook on a gradient")),
+        (Dispatches, ("test_unseen.py:", "Doubles, a TorchDispatchMode")),
         (Differentiates, ("test_unseen.py:", "a derivative in forward")),
         (DifferentiatesFunction, ("test_unseen.py:", "a derivative in forward")),
         (DifferentiatesRows, ("test_unseen.py:", "a derivative in forward")),

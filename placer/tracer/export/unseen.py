@@ -2,15 +2,13 @@
 values.
 
 An export keeps what such a function's forward computes, and torch would differentiate that. So they are refused; a
-submodule in which they are called can be opaque, and then runs as it is. Not seen are hooks on the nodes of autograd
-(`grad_fn.register_prehook`).
+submodule in which they are called can be opaque, and then runs as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +20,12 @@ from torch import _functorch, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils import _pytree, checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line, is_of_users, is_own_module, said
+from placer.tracer.export.torchs_own.inference import INFERENCE
 
 # Where operators that an export holds as they are have their backward.
 _OPERATORS = ("torch._library.", "placer.")
@@ -39,6 +39,7 @@ _ELSEWHERE = (
 _ASKING = ("is_compiling", "is_dynamo_compiling", "is_exporting")
 # What `torch.func.grad`, `vjp` and `jvp`, and the jacobians made of them, call.
 _DERIVING = ("grad_and_value_impl", "grad_impl", "_vjp_with_argnums", "_jvp_with_argnums")
+_HOOKING = ("register_hook", "register_post_accumulate_grad_hook")
 # What sets or reads the state of torch's generator.
 _SEEDING = ("manual_seed", "seed", "set_rng_state", "get_rng_state", "fork_rng")
 
@@ -63,7 +64,9 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
     places: tuple[tuple[object, str, Callable[..., object]], ...] = (
         (autograd.Function, "apply", partial(_applied, model)),
         (wrappers, "unwrap_dead_wrappers", _applied_as_bound_before),
-        (torch.Tensor, "register_hook", partial(_refused_where_exported, "a hook on a gradient, which")),
+        *((torch.Tensor, name, partial(_refused_where_exported, "a hook on a gradient, which")) for name in _HOOKING),
+        (autograd.graph, "get_gradient_edge", partial(_refused_where_exported, "a node of autograd, whose hooks")),
+        (TorchDispatchMode, "__enter__", _dispatched_otherwise),
         (autograd, "grad", partial(_refused_where_exported, "a derivative in forward, which")),
         (autograd, "backward", partial(_refused_where_exported, "a derivative in forward, which")),
         *((transforms, name, partial(_refused_where_exported, "a derivative in forward, which")) for name in _DERIVING),
@@ -75,16 +78,14 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         *((torch.compiler, name, _as_in_eager) for name in _ASKING),
         (torch.autocast, "__enter__", _entered_where_enabled),
         (torch.autocast, "__exit__", _left_where_enabled),
-        (torch.inference_mode, "__enter__", _entered_without_gradients),
-        (torch.inference_mode, "__exit__", _left_without_gradients),
-        (torch, "is_inference_mode_enabled", _asked_for_inference),
-        (torch.enable_grad, "__enter__", _enabled_where_not_inferred),
+        *INFERENCE,
     )
     with contextlib.ExitStack() as patched:
         for owner, name, replacing in places:
             if name in vars(owner):
                 patched.enter_context(mock.patch.object(owner, name, replacing(vars(owner)[name])))
         patched.enter_context(mock.patch.object(torch.Tensor, "data", property(_data, _assigned), create=True))
+        patched.enter_context(mock.patch.object(torch.Tensor, "grad_fn", property(_grad_fn), create=True))
         yield
 
 
@@ -95,6 +96,27 @@ def _data(tensor: torch.Tensor) -> torch.Tensor:
     """What a model calls `data` is the tensor without its gradient, as `detach()` gives it, which an export shows."""
     seen: torch.Tensor = tensor.detach() if is_of_users(sys._getframe(1)) else _DATA.__get__(tensor)
     return seen
+
+
+_GRAD_FN = vars(torch._C.TensorBase)["grad_fn"]
+
+
+def _grad_fn(tensor: torch.Tensor) -> object:
+    node = _GRAD_FN.__get__(tensor)
+    return _Node(node) if node is not None and is_of_users(sys._getframe(1)) and _exported(tensor) else node
+
+
+class _Node:
+    """A node of autograd as a model sees it, which takes no hooks."""
+
+    def __init__(self, node: object) -> None:
+        self.node = node
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("register_hook", "register_prehook"):
+            _refuse("a hook on a node of autograd, which")
+        found = getattr(self.node, name)
+        return tuple((_Node(node), at) for node, at in found) if name == "next_functions" else found
 
 
 def _assigned(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -200,6 +222,15 @@ def _saved_otherwise(before: Callable[..., object]) -> Callable[..., object]:
     return enter
 
 
+def _dispatched_otherwise(before: Callable[..., object]) -> Callable[..., object]:
+    def enter(mode: TorchDispatchMode) -> object:
+        if is_own_module(type(mode).__module__):
+            _refuse(f"{type(mode).__name__}, a TorchDispatchMode, which")
+        return before(mode)
+
+    return enter
+
+
 def _reseeded(name: str, before: Callable[..., object]) -> Callable[..., object]:
     def call(*given: object, **keywords: object) -> object:
         if is_of_users(sys._getframe(1)):
@@ -247,54 +278,6 @@ def _entered_where_enabled(before: Callable[..., object]) -> Callable[..., objec
 
 def _left_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
     return lambda region, *error: before(region, *error) if region._enabled else None
-
-
-class _Inferring(threading.local):
-    """modes: of the regions of inference mode around what is exported now."""
-
-    def __init__(self) -> None:
-        self.modes: list[bool] = []
-
-    @property
-    def on(self) -> bool:
-        return bool(self.modes and self.modes[-1])
-
-
-_INFERRING = _Inferring()
-
-
-def _asked_for_inference(before: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: _INFERRING.on if is_of_users(sys._getframe(1)) else before()
-
-
-def _enabled_where_not_inferred(before: Callable[..., None]) -> Callable[..., None]:
-    """Nothing in inference mode has a gradient, whatever enables them."""
-
-    def enter(region: torch.enable_grad) -> None:
-        before(region)
-        if _INFERRING.on:
-            torch._C._set_grad_enabled(False)
-
-    return enter
-
-
-def _entered_without_gradients(_: object) -> Callable[..., None]:
-    """An export leaves torch.inference_mode out; gradients are off in it, and on where it is off, which it keeps."""
-
-    def enter(region: torch.inference_mode) -> None:
-        vars(region).setdefault("_before", []).append(torch.is_grad_enabled())
-        _INFERRING.modes.append(region.mode)
-        torch.set_grad_enabled(not region.mode)
-
-    return enter
-
-
-def _left_without_gradients(_: object) -> Callable[..., None]:
-    def leave(region: torch.inference_mode, *_: object) -> None:
-        _INFERRING.modes.pop()
-        torch.set_grad_enabled(vars(region)["_before"].pop())
-
-    return leave
 
 
 @contextlib.contextmanager
