@@ -7,7 +7,6 @@ model --export at 3 and 5 rows--> two plain graphs --lift--> one graph for any r
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from placer.tracer.inputs.asked_by_model import in_evaluation, passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.inputs.casting import RUN_DTYPES, batch_in, in_dtype
+from placer.tracer.inputs.copies import copied
 from placer.tracer.inputs.models import resolve
 from placer.tracer.measure.meta_run import meta_like, played
 from placer.tracer.measure.op_facts import sampled
@@ -371,7 +371,7 @@ def on_meta(model: nn.Module) -> nn.Module:
         id(tensor): meta_like(tensor) for module in model.modules() for tensor in _tensors(module)
     }
     with contextlib.suppress(TypeError, RuntimeError, NotImplementedError):
-        return copy.deepcopy(model, memo)
+        return copied(model, memo)
     return model
 
 

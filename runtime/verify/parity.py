@@ -10,7 +10,6 @@ one the loss in evaluation, where a run may give it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,6 +37,7 @@ from placer.runtime.verify.memory import shortage
 from placer.runtime.verify.report import Comparison, VerifyReport
 from placer.runtime.verify.words import casts_told, compared_told, evaluation_told, handed_told, labels_told
 from placer.runtime.weights.meta_model import prepared_model
+from placer.tracer.inputs.copies import copied
 
 PrecisionAsked = Literal["both", "float64", "plan"]
 T = TypeVar("T")
@@ -161,7 +161,7 @@ def _own(given: _Inputs) -> Subject:
 def _captured(given: _Inputs, plan: Plan) -> Subject:
     capture = next((one for one in given.captures if one.precision == plan.settings.precision), None)
     if capture is None:
-        source = prepared_model(plan, copy.deepcopy(given.model), device_of(plan, given.rank))
+        source = prepared_model(plan, copied(given.model), device_of(plan, given.rank))
         capture = captured(plan, source)
     if capture.unkeyed:
         raise UsageError(
@@ -174,7 +174,7 @@ def _captured(given: _Inputs, plan: Plan) -> Subject:
 def _tried(given: _Inputs, subject: Subject) -> str:
     why = ""
     if given.rank == 0:
-        judge = judge_of(subject, copy.deepcopy(given.model), given.optimizer, None)
+        judge = judge_of(subject, copied(given.model), given.optimizer, None)
         why = tried(judge, given.batches_of(subject.plan)[0])
     return given.shared(why)
 
@@ -193,7 +193,7 @@ def _held(given: _Inputs, subject: Subject, subjects: tuple[Subject, ...]) -> _P
     """The plan's steps, then one device's."""
     plan, batches = subject.plan, given.batches_of(subject.plan)
     executor = load(
-        plan, model=copy.deepcopy(given.model), optimizer=given.optimizer, capture=subject.capture, checked=True,
+        plan, model=copied(given.model), optimizer=given.optimizer, capture=subject.capture, checked=True,
         compile=given.compile,
     )  # fmt: skip
     outcomes = _outcomes(executor, batches, given.progress)
@@ -202,8 +202,8 @@ def _held(given: _Inputs, subject: Subject, subjects: tuple[Subject, ...]) -> _P
     if given.rank:
         return _Part(subject=subject, judge=None, losses=losses, comparisons=())
     wide = next((one for one in subjects if one is not subject and one.precision == "float64"), None)
-    exact = None if wide is None or subject.precision == "float64" else (wide, copy.deepcopy(given.model))
-    judge, found = judge_of(subject, copy.deepcopy(given.model), given.optimizer, exact), list[Comparison]()
+    exact = None if wide is None or subject.precision == "float64" else (wide, copied(given.model))
+    judge, found = judge_of(subject, copied(given.model), given.optimizer, exact), list[Comparison]()
     for step, (batch, ours) in enumerate(zip(batches, outcomes, strict=True)):
         given.progress(f"step {step + 1}/{len(batches)} on one device, {subject.label}")
         found += judge.step(step, batch, ours)

@@ -5,7 +5,6 @@ A model may look at its types (`if h.dtype == torch.float16`), so that its graph
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from torch import nn
 from placer.errors import UsageError
 from placer.io.usercode import said
 from placer.plans.settings import Precision
+from placer.tracer.inputs import copies
 from placer.tracer.inputs.batches import Batch
 
 #: The type that weights and floating inputs have in a run. Under autocast the weights are as they are without it.
@@ -53,7 +53,7 @@ def in_dtype(model: nn.Module, dtype: torch.dtype, *, copied: bool) -> nn.Module
         return model
     if copied:
         try:
-            model = copy.deepcopy(model)
+            model = copies.copied(model)
         except (TypeError, RuntimeError, NotImplementedError) as error:
             raise UsageError(
                 f"the model has tensors of another type than {dtype} and cannot be copied ({said(error)}); give it in "

@@ -1,0 +1,77 @@
+"""Copies of a model whose functions mean the copy.
+
+`copy.deepcopy` takes a function as it is: on a copy a hook `lambda module, given, made: model.kept.append(made)` would
+go on writing into the model that was copied.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from types import CellType, FunctionType
+
+from torch import nn
+
+
+def copied(model: nn.Module, memo: Mapping[int, object] | None = None) -> nn.Module:
+    """A deep copy of the model: what its modules' hooks and own functions hold of the model is the copy's.
+
+    memo: what stands for which object in the copy, by `id`, as `copy.deepcopy` takes it.
+    """
+    known = dict(memo or {})
+    functions = dict(_of_functions(model))
+    twins = {key: _twin(function) for key, function in functions.items()}
+    known.update(twins)
+    made = copy.deepcopy(model, known)
+    for key, twin in twins.items():
+        _bind(functions[key], twin, known)
+    return made
+
+
+def _of_functions(model: nn.Module) -> Iterator[tuple[int, FunctionType]]:
+    """Functions that modules keep, in their hooks too, and those that these hold."""
+    waiting = [held for module in model.modules() for value in vars(module).values() for held in _held(value)]
+    seen = set[int]()
+    while waiting:
+        function = waiting.pop()
+        if isinstance(function, FunctionType) and id(function) not in seen:
+            seen.add(id(function))
+            yield id(function), function
+            waiting += _holds(function)
+
+
+def _held(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _holds(function: FunctionType) -> list[object]:
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _twin(function: FunctionType) -> FunctionType:
+    closure = None if function.__closure__ is None else tuple(CellType() for _ in function.__closure__)
+    twin = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, closure)
+    twin.__dict__.update(function.__dict__)
+    twin.__qualname__, twin.__module__, twin.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    return twin
+
+
+def _bind(function: FunctionType, twin: FunctionType, known: Mapping[int, object]) -> None:
+    """The twin holds what stands in the copy for what the function holds; anything else it shares with it."""
+    for cell, own in zip(function.__closure__ or (), twin.__closure__ or (), strict=True):
+        if _filled(cell):
+            own.cell_contents = known.get(id(cell.cell_contents), cell.cell_contents)
+    twin.__defaults__ = function.__defaults__ and tuple(known.get(id(one), one) for one in function.__defaults__)
+    twin.__kwdefaults__ = function.__kwdefaults__ and {
+        name: known.get(id(one), one) for name, one in function.__kwdefaults__.items()
+    }

@@ -1,0 +1,54 @@
+"""A copy of a model is a model of its own, also where its hooks are functions that hold the model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from placer import tracer
+from placer.tracer.inputs.copies import copied
+
+
+class Keeps(nn.Module):
+    """Adds to its loss what hooks kept of its layers: by the model, by what it keeps them in, and by a default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Linear(6, 6) for _ in range(3))
+        self.kept: dict[str, Tensor] = {}
+        kept = self.kept
+
+        def keep(name: str, made: Tensor) -> None:
+            self.kept[name] = made
+
+        self.one.register_forward_hook(lambda _, __, made: keep("one", made))
+        self.two.register_forward_hook(lambda _, __, made: kept.update(two=made))
+        self.three.register_forward_hook(lambda _, __, made, model=self: model.kept.update(three=made))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.three(self.two(self.one(x))).pow(2).mean()
+        return made + sum(tensor.abs().mean() for tensor in self.kept.values())
+
+
+def test_hooks_of_a_copy_write_into_the_copy() -> None:
+    model, x = Keeps(), torch.randn(4, 6)
+    made = copied(model)
+    assert torch.equal(made(x), model(x))
+    assert made.kept.keys() == {"one", "two", "three"}
+    assert all(made.kept[name] is not model.kept[name] for name in model.kept)
+
+
+def test_hooks_of_a_copy_share_what_is_no_part_of_the_model() -> None:
+    shared: list[int] = []
+    model = nn.Linear(2, 2)
+    model.register_forward_hook(lambda module, given, made: shared.append(len(given)))
+    copied(model)(torch.zeros(1, 2))
+    assert shared == [1]
+
+
+def test_what_hooks_keep_is_captured_of_a_model_with_weights_as_of_one_without() -> None:
+    with torch.device("meta"):
+        without = Keeps()
+    graphs = [tracer.capture(model, batch={"x": (8, 6)}) for model in (without, Keeps())]
+    targets = [[op.target for _, op in graph.ops] for graph in graphs]
+    assert targets[0] == targets[1] and sum("abs" in target for target in targets[0]) == 3
