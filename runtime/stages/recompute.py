@@ -105,14 +105,18 @@ class _End(torch.autograd.Function):
 
 
 def runs_once(run: Run, *given: torch.Tensor, contexts: MakeContexts = PLAIN) -> Tensors:
-    """`run(*given)`, whose saved tensors are made by one more run when the first of them is wanted."""
+    """`run(*given)`, whose saved tensors are made by one more run when the first of them is wanted.
+
+    Until its end the first run has them as they are: a block that takes derivatives in its forward wants them there.
+    """
     casts = {kind: torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
-    places, remade = 0, list[torch.Tensor]()
+    places, begun, remade = 0, list[torch.Tensor](), list[torch.Tensor]()
     first, again = contexts()
 
-    def place(_: torch.Tensor) -> int:
+    def place(tensor: torch.Tensor) -> int:
         nonlocal places
         places += 1
+        begun.append(tensor.detach())
         return places - 1
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -120,6 +124,8 @@ def runs_once(run: Run, *given: torch.Tensor, contexts: MakeContexts = PLAIN) ->
         return remade[-1]
 
     def made(index: int) -> torch.Tensor:
+        if begun:
+            return begun[index]
         if not remade:
             with torch.enable_grad(), ExitStack() as casting, again, saved_tensors_hooks(keep, lambda tensor: tensor):
                 for kind, dtype in casts.items():
@@ -130,4 +136,6 @@ def runs_once(run: Run, *given: torch.Tensor, contexts: MakeContexts = PLAIN) ->
         return remade[index]
 
     with first, saved_tensors_hooks(place, made):
-        return run(*given)
+        results = run(*given)
+    begun.clear()
+    return results

@@ -168,6 +168,19 @@ def test_a_block_that_saves_other_tensors_when_it_runs_again_is_an_error() -> No
         torch.autograd.grad(made.sum(), x)
 
 
+def _moved_by_a_gradient(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    (gradient,) = torch.autograd.grad(x.tanh().pow(2).sum(), x, create_graph=True)
+    return (x.sin() * gradient.exp(),)
+
+
+@pytest.mark.parametrize("rerun", [runs_once, runs_again, runs_once_together])
+def test_a_block_that_takes_derivatives_in_forward_runs_again(rerun: Rerun) -> None:
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    (wanted,) = torch.autograd.grad(_moved_by_a_gradient(x)[0].sum(), x)
+    (found,) = torch.autograd.grad(rerun(_moved_by_a_gradient, x)[0].sum(), x)
+    assert (found - wanted).abs().max().item() < 1e-12
+
+
 class _Told(torch.autograd.Function):
     """x as it is; saves nothing, and tells when its backward is called."""
 
