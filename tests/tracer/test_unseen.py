@@ -98,6 +98,38 @@ class DifferentiatesRows(Small):
         return made
 
 
+class MapsLayer(Small):
+    """Calls a layer of its own under torch.vmap, which the layer alone cannot be taken out of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.three = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.two(torch.func.vmap(self.three)(self.one(x)))
+        return made.pow(2).mean()
+
+
+class HoldsMapsLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = MapsLayerOnly(), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.first(x))
+        return made.pow(2).mean()
+
+
+class MapsLayerOnly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = torch.func.vmap(self.layer)(x)
+        return made
+
+
 class Mapped(Small):
     def between(self, h: Tensor) -> Tensor:
         made: Tensor = torch.vmap(lambda row: row * row.softmax(0))(h)
@@ -214,18 +246,20 @@ class HooksNode(Small):
 
 class HooksNodeBefore(Small):
     def between(self, h: Tensor) -> Tensor:
-        if h.grad_fn is not None:
-            h.grad_fn.next_functions[1][0].register_hook(lambda given, _: tuple(2 * one for one in given))
+        node = None if h.grad_fn is None else h.grad_fn.next_functions[1][0]
+        if node is not None:
+            node.register_hook(lambda given, _: tuple(2 * one for one in given))
         return h
 
 
 class HooksParameter(Small):
     def between(self, h: Tensor) -> Tensor:
-        self.two.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+        weight: Any = self.two.weight
+        weight.register_post_accumulate_grad_hook(lambda parameter: None)
         return h
 
 
-class Doubles(TorchDispatchMode):
+class Doubles(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         return 2 * made if func is torch.ops.aten.tanh.default else made
@@ -233,7 +267,7 @@ class Doubles(TorchDispatchMode):
 
 class Dispatches(Small):
     def between(self, h: Tensor) -> Tensor:
-        with Doubles():
+        with Doubles():  # type: ignore[no-untyped-call]  # torch does not type it
             return h.tanh()
 
 
@@ -266,6 +300,7 @@ def captured(made: Callable[[], nn.Module]) -> Graph:
         (DifferentiatesFunction, ("test_unseen.py:", "a derivative in forward")),
         (DifferentiatesRows, ("test_unseen.py:", "a derivative in forward")),
         (Mapped, ("test_unseen.py:", "by torch.vmap", "in a submodule of the model")),
+        (MapsLayer, ("three is called under torch.vmap", "make a part around it opaque")),
         (ChecksNorm, ("test_unseen.py:", "norm.num_batches_tracked twice")),
         (hooked_parameter, ("parameter one.weight", "hook on its gradient")),
         (hooked_module, ("test_unseen.py:", "a module's hook on its backward")),
@@ -290,6 +325,12 @@ def test_the_submodule_that_does_it_runs_as_it_is() -> None:
     ours = torch.autograd.grad(traced.module(x)[0], list(model.parameters()))
     theirs = torch.autograd.grad(model(x), list(model.parameters()))
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_layer_called_under_vmap_runs_as_it_is_with_the_part_that_calls_it() -> None:
+    graph = captured(HoldsMapsLayer)
+    assert sum("opaque" in op.target for _, op in graph.ops) == 1
+    assert any(note.startswith("first cannot be exported and is one opaque op") for note in graph.notes)
 
 
 def test_a_submodule_that_packs_sequences_runs_as_it_is() -> None:

@@ -26,7 +26,7 @@ from placer.errors import CaptureError, UncapturableError, UsageError, near_name
 from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import TARGET, OpaqueCost
-from placer.tracer.export.opaque_trials import HERE, OpaquePart, arguments_of, rows_of, try_part
+from placer.tracer.export.opaque_trials import HERE, OpaquePart, PartError, arguments_of, rows_of, try_part
 from placer.tracer.export.unseen import UnseenError
 
 # How placer's and torch 2.13's errors name what only running can tell.
@@ -172,6 +172,11 @@ def _caller(part: OpaquePart) -> Callable[..., object]:
                 f"{part.name} is called with other arguments each time, and cannot be opaque; make a part around it "
                 "opaque"
             )
+        if any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in inputs):
+            raise PartError(
+                f"{part.name} is called under torch.vmap or another transform of torch.func, and cannot be opaque by "
+                "itself; make a part around it opaque", part.name,
+            )  # fmt: skip
         part.call, part.constants, part.trailing = call, constants, trailing
         try_part(part, inputs)
         own = dict((*part.module.named_parameters(), *part.module.named_buffers()))

@@ -11,12 +11,14 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch import nn
+from torch._C import _len_torch_function_stack
+from torch.overrides import _pop_mode_temporarily
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
@@ -124,7 +126,7 @@ def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
 
 
 def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
-    with _disable_current_modes(), torch.random.fork_rng(devices=()):
+    with _outside_the_export(), torch.random.fork_rng(devices=()):
         try:
             return _run(part, inputs, torch.zeros)
         except Exception as error:
@@ -134,10 +136,20 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
             raise PartError(f"{told}; make a part around it opaque", part.name) from error
 
 
+@contextlib.contextmanager
+def _outside_the_export() -> Iterator[None]:
+    """In the body nothing is recorded, neither ops nor the functions that an export keeps as they are (torch.vmap)."""
+    with contextlib.ExitStack() as modes:
+        modes.enter_context(_disable_current_modes())
+        while _len_torch_function_stack():
+            modes.enter_context(_pop_mode_temporarily())
+        yield
+
+
 def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> None:
     """Raise UncapturableError where a part gives something else when it is called again with the same numbers and
     buffers: a step is several calls, on several devices. A part that cannot take such numbers is not asked."""
-    with _disable_current_modes(), torch.random.fork_rng(devices=()), torch.enable_grad():
+    with _outside_the_export(), torch.random.fork_rng(devices=()), torch.enable_grad():
         torch.manual_seed(SEED)
         module, given = _real(part.module), [_numbers(tuple(t.shape), dtype=t.dtype) for t in inputs]
         state, before = _state_of(module), of_kind(module, torch.Tensor)

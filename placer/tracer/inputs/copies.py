@@ -9,17 +9,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType
+from typing import TypeVar
 
 from torch import nn
 
+_Model = TypeVar("_Model", bound=nn.Module | None)
 
-def copied(model: nn.Module, memo: Mapping[int, object] | None = None) -> nn.Module:
+
+def copied(model: _Model, memo: Mapping[int, object] | None = None) -> _Model:
     """A deep copy of the model: what its modules' hooks and own functions hold of the model is the copy's.
 
     memo: what stands for which object in the copy, by `id`, as `copy.deepcopy` takes it.
     """
     known = dict(memo or {})
-    functions = dict(_of_functions(model))
+    functions = {} if model is None else dict(_of_functions(model))
     twins = {key: _twin(function) for key, function in functions.items()}
     known.update(twins)
     made = copy.deepcopy(model, known)
