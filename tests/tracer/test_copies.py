@@ -46,6 +46,19 @@ def test_hooks_of_a_copy_share_what_is_no_part_of_the_model() -> None:
     assert shared == [1]
 
 
+def test_hooks_of_a_copy_share_a_count_with_each_other_and_not_with_the_model() -> None:
+    model, seen, count = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), list[int](), 0
+
+    def counts(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    model[0].register_forward_hook(counts)
+    model[1].register_forward_hook(lambda *_: seen.append(count))
+    copied(model)(torch.zeros(1, 2))
+    assert seen == [1] and count == 0
+
+
 def test_what_hooks_keep_is_captured_of_a_model_with_weights_as_of_one_without() -> None:
     with torch.device("meta"):
         without = Keeps()

@@ -7,6 +7,7 @@ go on writing into the model that was copied.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType
 from typing import TypeVar
@@ -23,7 +24,8 @@ def copied(model: _Model, memo: Mapping[int, object] | None = None) -> _Model:
     """
     known = dict(memo or {})
     functions = {} if model is None else dict(_of_functions(model))
-    twins = {key: _twin(function) for key, function in functions.items()}
+    cells: defaultdict[int, CellType] = defaultdict(CellType)
+    twins = {key: _twin(function, cells) for key, function in functions.items()}
     known.update(twins)
     made = copy.deepcopy(model, known)
     for key, twin in twins.items():
@@ -32,15 +34,16 @@ def copied(model: _Model, memo: Mapping[int, object] | None = None) -> _Model:
 
 
 def _of_functions(model: nn.Module) -> Iterator[tuple[int, FunctionType]]:
-    """Functions that modules keep, in their hooks too, and those that these hold."""
+    """Functions that modules keep, in their hooks too, and those that these hold; of those that hold something."""
     waiting = [held for module in model.modules() for value in vars(module).values() for held in _held(value)]
     seen = set[int]()
     while waiting:
         function = waiting.pop()
         if isinstance(function, FunctionType) and id(function) not in seen:
             seen.add(id(function))
-            yield id(function), function
             waiting += _holds(function)
+            if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+                yield id(function), function
 
 
 def _held(value: object) -> list[object]:
@@ -61,8 +64,9 @@ def _filled(cell: CellType) -> bool:
         return False
 
 
-def _twin(function: FunctionType) -> FunctionType:
-    closure = None if function.__closure__ is None else tuple(CellType() for _ in function.__closure__)
+def _twin(function: FunctionType, cells: Mapping[int, CellType]) -> FunctionType:
+    """The same function with cells of its own, which it shares with the twins of those that it shares cells with."""
+    closure = None if function.__closure__ is None else tuple([cells[id(cell)] for cell in function.__closure__])
     twin = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, closure)
     twin.__dict__.update(function.__dict__)
     twin.__qualname__, twin.__module__, twin.__doc__ = function.__qualname__, function.__module__, function.__doc__
