@@ -46,16 +46,17 @@ def as_on_one_device() -> Iterator[None]:
 @contextlib.contextmanager
 def _alone(distributed: Any) -> Iterator[None]:
     """In the body a group that is initialised is of this process alone; it ends with the body."""
-    make = distributed.init_process_group
+    make, made = distributed.init_process_group, list[object]()
 
     def group_of_one(*_: object, **__: object) -> None:
         make("gloo", store=sys.modules["torch.distributed"].HashStore(), rank=0, world_size=1)
+        made.append(distributed.GroupMember.WORLD)
 
     try:
         with _instead("init_process_group", group_of_one):
             yield
     finally:
-        if distributed.GroupMember.WORLD is not None:
+        if distributed.GroupMember.WORLD is not None and distributed.GroupMember.WORLD in made:
             distributed.destroy_process_group()
 
 

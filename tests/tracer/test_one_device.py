@@ -58,6 +58,18 @@ def test_without_a_group_code_has_one_of_its_process_alone_which_ends_with_it() 
     assert not distributed.is_initialized()
 
 
+def test_a_group_that_another_thread_makes_meanwhile_stays() -> None:
+    def make() -> None:
+        distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+
+    with as_on_one_device():
+        other = threading.Thread(target=make)
+        other.start()
+        other.join()
+    assert distributed.is_initialized()
+    distributed.destroy_process_group()
+
+
 def test_a_name_that_was_imported_before_means_the_same() -> None:
     with as_on_one_device():
         init_device_mesh("cpu", (1,))
