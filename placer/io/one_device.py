@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -81,7 +81,7 @@ def _instead(name: str, stand_in: Callable[..., None]) -> Iterator[None]:
         here.clear()
 
 
-@cache
+@lru_cache(maxsize=4)  # of two functions, and of no more modules than there were at last
 def _knowing(name: str, modules: int) -> tuple[ModuleType, ...]:
     """The modules that have `name` of torch.distributed, among as many as are loaded."""
     loaded = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]

@@ -127,14 +127,12 @@ def _resumed(
 ) -> Progress:
     """Where the run begins: from the last complete checkpoint, whose state the engine then has."""
     found = checkpoints.resume(engine.state) if checkpoints and engine.state else None
-    for note in checkpoints.notes if checkpoints and world.first else ():
+    notes = list(checkpoints.notes) if checkpoints else []
+    if found:
+        notes += found.in_another_order(seed=options.seed, samples=data.samples)
+        notes += found.at_another_rate(options.rates(plan.settings.learning_rate).at(found.step))
+    for note in notes if world.first else ():
         print(f"placer: {note}", file=sys.stderr)
-    if found and world.first:
-        rate = options.rates(plan.settings.learning_rate).at(found.step)
-        for note in (
-            *found.in_another_order(seed=options.seed, samples=data.samples), *found.at_another_rate(rate),
-        ):  # fmt: skip
-            print(f"placer: {note}", file=sys.stderr)
     start = (found or Progress(step=0, position=0)).at(plan.rows)
     if options.one_device and start.step:
         raise UsageError(
