@@ -62,11 +62,12 @@ class Clock:
             yield
         finally:
             self._synchronize()
-            whole = time.perf_counter() - began
+            ended = time.perf_counter()
+            whole = ended - began
             depth = len(self._inner)
             own = whole - self._inner.pop()
             self._inner[-1] += whole
-            waited = min(own, self._waited(depth))
+            waited = min(own, self._waited(depth, ended))
             self._spend(category, own - waited)
             self._spend("reduction", waited)
 
@@ -74,12 +75,12 @@ class Clock:
         """A reduction that runs beside the innermost body was issued: what follows the last one there waits for it."""
         self._issued = len(self._inner), time.perf_counter()
 
-    def _waited(self, depth: int) -> float:
-        """Seconds since the last reduction was issued in a body so deep, which ends now."""
+    def _waited(self, depth: int, ended: float) -> float:
+        """Seconds from the last reduction issued in a body so deep to the end of that body."""
         if self._issued is None or self._issued[0] != depth:
             return 0.0
         began, self._issued = self._issued[1], None
-        return time.perf_counter() - began
+        return ended - began
 
     def _spend(self, category: Category, seconds: float) -> None:
         self._spent[category] = self._spent.get(category, 0.0) + seconds

@@ -53,6 +53,17 @@ def test_what_follows_the_last_reduction_beside_a_backward_is_exposed_and_not_wh
     assert seconds.total == pytest.approx(seconds.backward + seconds.recompute + seconds.reduction + seconds.other)
 
 
+def test_a_process_that_is_held_up_as_a_backward_ends_counts_no_second_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter(range(1000))  # whoever asks for the time is a second later than the last one
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(moments)))
+    clock = Clock()
+    clock.start()
+    with clock.during("backward"):
+        clock.reduces()
+    seconds = clock.stop()
+    assert (seconds.backward, seconds.reduction) == (1.0, 1.0)
+
+
 def test_one_disturbed_step_does_not_show_in_the_median() -> None:
     steps = [Seconds(forward=1.0)] * 7 + [Seconds(forward=100.0)]
     assert median_seconds(steps).forward == 1.0
