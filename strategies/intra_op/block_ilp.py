@@ -224,11 +224,13 @@ def _issued(program: BlockProgram) -> None:
             busy[0].append((x, -cost.busy.forward))
             busy[1].append((x, -cost.busy.backward))
     for terms, host, each, issues in zip(busy, costs.host, costs.host_each, (True, costs.trains), strict=True):
-        moved = [(z, -each) for z in program.conversions] if issues else ()
+        # Solvers take what is below some 1e-6 of a row for nothing: seconds are counted in those of the dearest choice.
+        unit = max([-seconds for _, seconds in terms]) or 1.0
+        moved = [(z, -each / unit) for z in program.conversions] if issues else ()
         taken = linear.variable(INFINITE)
-        linear.constrain([(taken, 1.0), *terms], 0.0, INFINITE)
-        linear.constrain([(taken, 1.0), *moved], host if issues else 0.0, INFINITE)
-        linear.spend(taken, 1.0)
+        linear.constrain([(taken, 1.0), *((x, seconds / unit) for x, seconds in terms)], 0.0, INFINITE)
+        linear.constrain([(taken, 1.0), *moved], host / unit if issues else 0.0, INFINITE)
+        linear.spend(taken, unit)
 
 
 def _difference(variables: Iterable[int], other: _Sum) -> list[tuple[int, float]]:

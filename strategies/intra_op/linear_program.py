@@ -22,14 +22,20 @@ from placer.errors import PlacerError
 GAP = 1e-9
 # Solvers take for nothing what is below some 1e-7: the largest cost is given to them as this.
 LARGEST = 1e3
-# What each is asked to do, and where that stops short once more in another way.
+# What each is asked to do, and where that stops short once more in another way. Programs so small are branched on
+# sooner than cuts and heuristics are tried.
 PARAMETERS = {
     mathopt.SolverType.GLOP: (
         mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX),
         mathopt.SolveParameters(),
     ),
     mathopt.SolverType.GSCIP: (
-        mathopt.SolveParameters(relative_gap_tolerance=GAP, presolve=mathopt.Emphasis.OFF),
+        mathopt.SolveParameters(
+            relative_gap_tolerance=GAP,
+            presolve=mathopt.Emphasis.OFF,
+            cuts=mathopt.Emphasis.OFF,
+            heuristics=mathopt.Emphasis.OFF,
+        ),
         mathopt.SolveParameters(relative_gap_tolerance=GAP),
     ),
 }
