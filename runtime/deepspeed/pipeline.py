@@ -43,6 +43,7 @@ class PipelineRun(DeepSpeedRun):
             scale=loss_scale(plan),
             loss=loss,
         )
+        _own_in_the_norm(self._layer)
         super().__init__(batch_split, engine_of(plan, _pipeline(plan, index, self._layer), self._layer))
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
@@ -72,6 +73,16 @@ def _pipeline(plan: Plan, index: int, layer: nn.Module) -> nn.Module:
         dynamic_shape=len(set(plan.microbatches)) > 1,
     )
     return cast(nn.Module, made)
+
+
+def _own_in_the_norm(layer: nn.Module) -> None:
+    """Have the gradients of this stage count in the norm that clips.
+
+    DeepSpeed sums squares over the ranks of a pipeline, of the first one alone where parameters do not say by
+    Megatron's flag that each rank has others: it takes them for copies.
+    """
+    for parameter in layer.parameters():
+        parameter.model_parallel = True  # type: ignore[attr-defined]
 
 
 def _nothing() -> Pairs:

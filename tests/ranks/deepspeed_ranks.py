@@ -26,6 +26,8 @@ STEPS = 3
 # Where a gradient is nothing but rounding AdamW steps by its sign; this epsilon is above that.
 SETTINGS = RunSettings(epsilon=1e-4)
 ON_HOST = replace(SETTINGS, offload="optimizer")
+# What its step is follows the clipped norm, which AdamW divides out again.
+CLIPPED = RunSettings(optimizer="sgd", learning_rate=0.1, momentum=0.9, clip_norm=0.1)
 PLANS: dict[str, Callable[[], Plan]] = {
     "ZeRO 0": lambda: tiny_plan(4, 1, settings=SETTINGS),
     "ZeRO 1, on the host": lambda: tiny_plan(4, 1, sharding="optimizer", settings=ON_HOST),
@@ -40,10 +42,14 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "ZeRO 3, weights of the first block alone": lambda: tiny_plan(
         4, 1, model="untied", sharding="parameters", settings=SETTINGS
     ),
+    "ZeRO 3, clipped": lambda: tiny_plan(4, 1, sharding="parameters", settings=CLIPPED),
     "pipeline": lambda: tiny_plan(4, 4, model="untied", settings=SETTINGS),
     "pipeline x ZeRO 1, an uneven last microbatch": lambda: tiny_plan(
         4, 2, model="untied", sharding="optimizer", microbatches=(8, 4), settings=SETTINGS
     ),
+    "pipeline, clipped": lambda: tiny_plan(4, 4, model="untied", settings=CLIPPED),
+    "pipeline x ZeRO 0, clipped": lambda: tiny_plan(4, 2, model="untied", settings=CLIPPED),
+    "pipeline x ZeRO 1, clipped": lambda: tiny_plan(4, 2, model="untied", sharding="optimizer", settings=CLIPPED),
 }
 
 
