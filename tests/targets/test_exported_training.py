@@ -14,9 +14,11 @@ import pytest
 import torch
 import transformers
 from exported_ranks import STEPS
+from layout_plans import drawn
 
 from placer.cli import main
 from placer.runtime.distributed.launch import launch
+from placer.targets.frameworks.export import export_plan, inexpressible
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -102,3 +104,19 @@ def test_two_steps_lose_what_placer_execute_loses(
     assert len(theirs) == len(ours) == STEPS
     assert ours[0] != ours[1]
     assert theirs == pytest.approx(ours, rel=1e-5)
+
+
+# Its next version calls the argument otherwise.
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_the_trainer_of_transformers_keeps_the_rate_of_the_plan() -> None:
+    plan = next(plan for plan in drawn(20, precision="float32") if not inexpressible(plan, "transformers"))
+    said = json.loads(export_plan(plan, "transformers").text)["training_arguments"]
+    arguments = transformers.TrainingArguments(**said, use_cpu=True)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=arguments.learning_rate)
+    schedule = transformers.get_scheduler(
+        arguments.lr_scheduler_type, optimizer, arguments.get_warmup_steps(STEPS), STEPS
+    )
+    for _ in range(STEPS):
+        optimizer.step()
+        schedule.step()
+    assert schedule.get_last_lr() == [plan.settings.learning_rate]

@@ -47,6 +47,8 @@ def parts(layout: HybridLayout) -> dict[str, dict[str, object]]:
         "gradient_checkpointing": layout.recompute,
         "bf16": settings.precision != "float32",
         "learning_rate": settings.learning_rate,
+        # Left out, the Trainer lets the rate fall to nothing over its steps.
+        "lr_scheduler_type": "constant",
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.clip_norm or 0.0,
         "optim": "adamw_torch" if settings.optimizer == "adamw" else "sgd",
