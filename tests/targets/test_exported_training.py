@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -120,3 +121,11 @@ def test_the_trainer_of_transformers_keeps_the_rate_of_the_plan() -> None:
         optimizer.step()
         schedule.step()
     assert schedule.get_last_lr() == [plan.settings.learning_rate]
+
+
+def test_what_the_trainer_of_transformers_does_not_decay_is_said() -> None:
+    told = [plan for plan in drawn(20, precision="float32") if not inexpressible(plan, "transformers")]
+    decays = replace(told[0], settings=replace(told[0].settings, weight_decay=0.1))
+    assert any("biases and norms" in note for note in export_plan(decays, "transformers").notes)
+    keeps = replace(told[0], settings=replace(told[0].settings, weight_decay=0.0))
+    assert not any("biases and norms" in note for note in export_plan(keeps, "transformers").notes)

@@ -119,6 +119,13 @@ def _notes(plan: Plan, layout: HybridLayout, name: str) -> Iterator[str]:
         yield _harmless(f"ranks 0, 1, ... are the devices {', '.join(map(str, layout.devices))} of the cluster")
     if max(layout.tensor, layout.context, layout.expert) > 1:
         yield _harmless(f"ops within a layer are cut as {name} cuts them, which may not be op by op what placer priced")
+    if name == "transformers" and plan.settings.weight_decay and _has_vectors(plan):
+        yield "the Trainer leaves biases and norms out of weight decay, which placer's runs of the plan do not"
+
+
+def _has_vectors(plan: Plan) -> bool:
+    """Whether parameters have fewer than two dims, as biases and the weights of norms have."""
+    return any(len(one.shape) < 2 and not one.buffer for one in plan.graph.parameters.values())
 
 
 def _harmless(text: str) -> str:
