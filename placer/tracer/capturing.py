@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,12 +20,22 @@ from placer.plans.settings import Precision
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.evaluation import evaluation_difference
-from placer.tracer.export.exporting import LossFunction, MixedDevicesError, RaisedError, Training, export, uncollected
+from placer.tracer.export.exporting import (
+    EXPORT_NEEDS,
+    LossFunction,
+    MixedDevicesError,
+    RaisedError,
+    Training,
+    export,
+    uncollected,
+    unexportable,
+)
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.later_steps import later_difference
-from placer.tracer.export.opaque import calling, part_writes, require_one_writer, unexportable, watched
+from placer.tracer.export.opaque import calling, part_writes, require_one_writer, watched
 from placer.tracer.export.opaque_trials import PartError
+from placer.tracer.export.state.dense_state import require_dense
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
 from placer.tracer.export.unfolding import grown
@@ -43,6 +53,7 @@ from placer.tracer.inputs.models import resolve
 from placer.tracer.measure.meta_run import meta_like, played
 from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
+from placer.tracer.parts_to_blame import note, raised_again, to_blame
 
 
 def capture(
@@ -70,6 +81,7 @@ def capture(
     resolved = resolve(model)
     given = resolved.build("meta")
     require_plain_gradients(given)
+    require_dense(given)
     require_memory_apart(given)
 
     theirs = resolved.ref.kind == "module"
@@ -148,39 +160,25 @@ class Source:
 
 def _with_opaque(source: Source, fold: bool) -> Graph:
     """The Graph; each submodule inside which the export fails for what only running it can tell becomes opaque."""
-    found: dict[str, str] = {}
+    found: dict[str, CaptureError] = {}
     while True:
         parts = source.opaque
         try:
             graph = _captured(source, fold).graph
-            return replace(graph, notes=(*graph.notes, *found.values()))
+            return replace(graph, notes=(*graph.notes, *(note(name, why) for name, why in found.items())))
         except CaptureError as error:
-            name = _to_be_opaque(source, error, found)
+            raised = raised_again(error, found)
+            if raised is not None:
+                raise raised from error
+            name = to_blame(source.model, error, found, source.opaque, functools.partial(_failing, source))
             within = {part for part in parts if part.startswith(f"{name}.")}
             if not name or name in parts or not within <= set(found):
                 raise
             kept = {part: cost for part, cost in parts.items() if part not in within}
             source = replace(source, opaque={**kept, name: OpaqueCost()})
-            why = str(error).partition(". Export needs")[0].removesuffix("; make a part around it opaque")
-            found = {part: note for part, note in found.items() if part not in within}
-            found[name] = f"{name} cannot be exported and is one opaque op, counted by running it once ({why})"
-
-
-def _to_be_opaque(source: Source, error: CaptureError, found: Collection[str]) -> str:
-    """The part for which an export failed; where it was found before and cannot be run by itself, the one around it."""
-    if isinstance(error, PartError):
-        return _around(source.model, error.part) if error.part in found else ""
-    name = error.module if isinstance(error, UnseenError) else ""
-    name = name or (_failing(source) if unexportable(error) else "")
-    return "" if any(part.startswith(f"{name}.") for part in source.opaque) else name
-
-
-def _around(model: nn.Module, name: str) -> str:
-    """The submodule with a forward that holds the submodule `name`; "" where that is the model itself."""
-    around = name.rpartition(".")[0]
-    while around and type(model.get_submodule(around)).forward is nn.Module.forward:
-        around = around.rpartition(".")[0]
-    return around
+            first = next((found[part] for part in found if part in within), error)
+            found = {part: why for part, why in found.items() if part not in within}
+            found[name] = first if isinstance(error, PartError) else error
 
 
 def _failing(source: Source) -> str:
@@ -221,8 +219,15 @@ def _captured(source: Source, fold: bool) -> Captured:
             raise unseen from error
         shapes = {entry.name: entry.shape for entry in example.entries}
         guessed = tuple(entry.name for entry in example.entries if entry.guessed and entry.dtype.is_floating_point)
-        told = f"{told}{hints(shapes, guessed)}"
-        raise (PartError(told, error.part) if isinstance(error, PartError) else CaptureError(told)) from error
+        told = told if EXPORT_NEEDS in told else f"{told}{hints(shapes, guessed)}"
+        raise _told_again(error, told) from error
+
+
+def _told_again(error: CaptureError, told: str) -> CaptureError:
+    """The error with more said."""
+    if isinstance(error, PartError):
+        return PartError(told, error.part)
+    return RaisedError(told) if isinstance(error, RaisedError) else CaptureError(told)
 
 
 def _of_these_rows(found: Captured, why: str) -> Captured:

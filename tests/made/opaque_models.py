@@ -282,3 +282,117 @@ def grown() -> nn.Module:
 def twice() -> nn.Module:
     """A model with one average for two places."""
     return Twice()
+
+
+class Between(nn.Module):
+    """A part between two layers."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.first, self.part, self.last = nn.Linear(WIDTH, WIDTH), part, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of what comes out."""
+        y = self.last(self.part(torch.tanh(self.first(x))))
+        return nn.functional.mse_loss(y, torch.zeros_like(y))
+
+
+class Branches(nn.Module):
+    """`torch.cond`, whose branches have weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.other(x).tanh(), (x,))
+        return made
+
+
+class Force(nn.Module):
+    """The gradient of an energy, taken in forward by torch.func, under which no hooks of autograd may be on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.func.grad(lambda y: self.energy(y).sum())(x)
+        return made
+
+
+class Around(nn.Module):
+    """Decides by values around a part that cannot be exported either, and compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.force = Force()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.compile(torch.neg, backend="eager")(self.force(x))
+        return y if y.sum() > 0 else 2 * y
+
+
+class Ragged(nn.Module):
+    """A layer on rows of unlike lengths, which no count of FLOPs takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ragged = torch.nested.as_nested_tensor([row[None].expand(1 + at % 3, -1) for at, row in enumerate(x)])
+        made: torch.Tensor = torch.nested.to_padded_tensor(self.layer(ragged), 0.0).sum(1)
+        return made
+
+
+class Neighbours(nn.Module):
+    """A product with a sparse matrix that is made of a parameter."""
+
+    edges: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.rand(WIDTH))
+        self.register_buffer("edges", torch.stack((torch.arange(WIDTH), torch.arange(WIDTH).roll(1))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        adjacency = torch.sparse_coo_tensor(self.edges, self.weights, (WIDTH, WIDTH), check_invariants=False)
+        made: torch.Tensor = torch.sparse.mm(adjacency, x.t()).t()
+        return made
+
+
+class ByNumpy(nn.Module):
+    """A gate that numpy computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(x) * torch.from_numpy(x.detach().numpy() > 0)
+        return made
+
+
+class HookedLayer(nn.Module):
+    """A layer with a hook on its backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.layer.register_full_backward_hook(_halved)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(x)
+        return made
+
+
+def _halved(_: nn.Module, gradients: tuple[torch.Tensor, ...], __: object) -> tuple[torch.Tensor, ...]:
+    return tuple(one * 0.5 for one in gradients)
+
+
+def keeps_sparse() -> nn.Module:
+    """A model with a sparse matrix among its buffers, which cannot be built on meta."""
+    part = nn.Linear(WIDTH, WIDTH)
+    part.register_buffer("adjacency", torch.eye(WIDTH).to_sparse())
+    return Between(part)

@@ -9,13 +9,22 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 import placer
 from opaque_models import (
     WIDTH,
+    Around,
     AsksInBackward,
+    Between,
+    Branches,
+    ByNumpy,
     Encoded,
+    Force,
+    HookedLayer,
+    Neighbours,
     OwnDraws,
+    Ragged,
     Recurrent,
     Routed,
     Triplets,
@@ -31,6 +40,7 @@ from placer.graph import Affine, Graph, Op
 from placer.rules import OpaqueCost
 from placer.rules.rows import whole_batch_reason
 from placer.tracer import capture, coverage, trace
+from placer.tracer.export.torchs_own.saved import without_saved_hooks
 
 ROWS = 6
 BATCH = {"x": (ROWS, WIDTH)}
@@ -228,3 +238,42 @@ def test_a_part_that_draws_by_torchs_generator_and_keeps_what_it_does_not_read_i
 def test_a_part_whose_backward_asks_for_ranks_is_refused() -> None:
     with pytest.raises(UncapturableError, match="router is opaque and its backward asks torch"):
         capture(around(AsksInBackward()), batch=BATCH)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch.cond asks for
+@pytest.mark.parametrize("part", [Branches, Force, Around, Ragged, Neighbours, ByNumpy, HookedLayer])
+def test_a_part_that_runs_and_cannot_be_exported_is_found_and_run_exactly(part: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = Between(part()).double()
+    graph = capture(Between(part()).double(), batch=BATCH)
+    assert [note.partition(" cannot be exported")[0] for note in graph.notes] == ["part"]
+    assert opaque_op(graph).forward_flops.per_row + opaque_op(graph).saved_bytes.per_row > 0
+    run = trace(model, graph).module
+    with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):  # a run measures what is saved
+        for sign in (1.0, -1.0):
+            x = torch.full((ROWS, WIDTH), sign, dtype=torch.float64) + torch.randn(ROWS, WIDTH, dtype=torch.float64)
+            found = torch.autograd.grad(run(x)[0], list(model.parameters()), allow_unused=True)
+            with without_saved_hooks():
+                expected = torch.autograd.grad(model(x), list(model.parameters()), allow_unused=True)
+            assert all(a is b or torch.allclose(a, b, rtol=1e-12) for a, b in zip(found, expected, strict=True))
+
+
+def test_what_a_part_raises_by_itself_too_is_the_models_mistake() -> None:
+    with pytest.raises(CaptureError, match=r"opaque_models.py:\d+ \(y = self.last\(self.part.*correct that line"):
+        capture(Between(nn.Linear(WIDTH + 1, WIDTH)), batch=BATCH)
+
+
+def test_what_the_model_itself_does_and_an_export_does_not_know_goes_into_a_submodule() -> None:
+    class Unknown(Branches):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).mean()
+
+    with pytest.raises(CaptureError, match=r"do it in a submodule of the model.*\(--opaque NAME\)$") as error:
+        capture(Unknown(), batch=BATCH)
+    assert "correct that line" not in str(error.value)
+
+
+def test_a_sparse_buffer_is_refused_with_what_is_run_in_its_place() -> None:
+    with pytest.raises(UncapturableError, match=r"part\.adjacency is sparse_coo.*torch\.sparse_coo_tensor"):
+        capture("opaque_models:keeps_sparse", batch=BATCH)
+    assert capture(Between(Neighbours()), batch=BATCH)

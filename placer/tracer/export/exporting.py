@@ -30,7 +30,7 @@ from placer.tracer.export.state.module_state import state_written
 from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.torchs_own.scripted import scripts_as_written
 from placer.tracer.export.torchs_own.sparing import sparing
-from placer.tracer.export.unseen import told_of_the_export, unseen_refused
+from placer.tracer.export.unseen import UnseenError, told_of_the_export, unseen_refused
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.value_checks import values_unchecked
 
@@ -40,6 +40,15 @@ LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 _NEEDS_VALUES = (
     "data-dependent", "DataDependent", "_local_scalar_dense", "unbacked", "Tensor.item() cannot be called on meta",
     "Cannot copy out of meta tensor", "batch_sizes should always be on CPU",
+)  # fmt: skip
+
+
+#: What follows what was raised, where it is not the model's mistake.
+EXPORT_NEEDS = ". Export needs"
+# How torch 2.13 says that it is the export, or a tensor without values, that an operation does not know.
+_OF_THE_EXPORT = (
+    "UncapturedHigherOrderOpError", "UnsupportedOperatorException", "tensor subclasses", "fake impl", "fake kernel",
+    "FakeTensorMode", "Meta tensors", "SparseMeta", "'Meta' backend", "meta device", "tracked with proxy",
 )  # fmt: skip
 
 
@@ -116,6 +125,12 @@ class ValueDependentError(UncapturableError):
     """The export would have needed the value of a tensor."""
 
 
+def unexportable(error: BaseException) -> bool:
+    """Whether an export failed where running the model itself may not: for values, for what backward does, or for
+    anything that an export raised."""
+    return isinstance(error, UnseenError | ValueDependentError | RaisedError)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
     """What torch.export gave: the module, its placeholders' names in the batch's order, whether it ends in a loss."""
@@ -178,15 +193,19 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
     name = type(model).__name__
     if _depends_on_values(error):
         return ValueDependentError(
-            f"{name} cannot be captured: {where}: {said(error)}. "
-            "Export needs shapes and branches that do not depend on the values of tensors: "
-            "replace the data-dependent branch, .item() or loop there by tensor operations such as torch.where, or do "
-            "it in a submodule of the model, which placer can run as it is (--opaque NAME)"
+            f"{name} cannot be captured: {where}: {said(error)}{EXPORT_NEEDS} shapes and branches that do not depend "
+            "on the values of tensors: replace the data-dependent branch, .item() or loop there by tensor operations "
+            "such as torch.where, or do it in a submodule of the model, which placer can run as it is (--opaque NAME)"
         )
     if "found at least two devices" in str(error):
         return MixedDevicesError(
             f"{name} cannot be captured: {where}: {said(error)}. A tensor there is no part of the model (one of a "
             "file, a list, a closure), and stays where it was made; make it a buffer (register_buffer)"
+        )
+    if any(sign in said(error) for sign in _OF_THE_EXPORT):
+        return RaisedError(
+            f"{name} cannot be captured: {where}: {said(error).rstrip('.')}{EXPORT_NEEDS} operations that it knows: "
+            "do it in a submodule of the model, which placer can run as it is (--opaque NAME)"
         )
     given = ", ".join(f"{key} {_text(tensor)}" for key, tensor in batch.items())
     return RaisedError(

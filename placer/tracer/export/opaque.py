@@ -27,13 +27,7 @@ from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import TARGET, OpaqueCost
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, PartError, arguments_of, rows_of, try_part
-from placer.tracer.export.unseen import UnseenError
-
-# How placer's and torch 2.13's errors name what only running can tell.
-_NO_EXPORT = (
-    "do not depend on the values", "fake impl", "fake kernel", "Meta tensors", "meta tensor", "no meta",
-    "'Meta' backend", "FakeTensor",
-)  # fmt: skip
+from placer.tracer.export.torchs_own.saved import without_saved_hooks
 
 _PARTS: dict[str, OpaquePart] = {}
 _BOUND = itertools.count()
@@ -141,20 +135,23 @@ def watched(model: nn.Module) -> Iterator[list[str]]:
     """The submodules whose forward began and did not end, outermost first, as they are when something was raised."""
     inside: list[str] = []
     handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda *_, own=name: inside.append(own)))
-        handles.append(module.register_forward_hook(lambda *_: inside.pop() and None))
+    names = {module: name for name, module in model.named_modules()}  # of copies that are tried nothing is heard
+
+    def began(module: nn.Module, *_: object) -> None:
+        if module in names:
+            inside.append(names[module])
+
+    def ended(module: nn.Module, *_: object) -> None:
+        if module in names:
+            inside.pop()
+
+    for module in names:
+        handles += [module.register_forward_pre_hook(began), module.register_forward_hook(ended)]
     try:
         yield inside
     finally:
         for handle in handles:
             handle.remove()
-
-
-def unexportable(error: BaseException) -> bool:
-    """Whether an export failed for what a part does with values or in backward, or for an operator without shapes."""
-    text = str(error)
-    return isinstance(error, UnseenError) or any(sign in text for sign in _NO_EXPORT)
 
 
 def _caller(part: OpaquePart) -> Callable[..., object]:
@@ -206,7 +203,7 @@ def run_part(
         return list(_Shapes.apply(name, trains, *inputs, *state)), state  # type: ignore[no-untyped-call]
     arguments, keywords = arguments_of(part, inputs)
     own = {f"part.{one}": tensor for one, tensor in zip(part.state, state, strict=True)}
-    with as_on_one_device():
+    with as_on_one_device(), contextlib.nullcontext() if part.way.hooks else without_saved_hooks():
         made = torch.func.functional_call(_Forward(part.module), own, arguments, keywords)
     # functional_call leaves in `own` what the part has at the end.
     return [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None], list(own.values())

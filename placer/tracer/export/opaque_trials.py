@@ -17,10 +17,7 @@ from typing import cast
 
 import torch
 from torch import nn
-from torch._C import _len_torch_function_stack
-from torch.overrides import _pop_mode_temporarily
 from torch.utils import _pytree
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
 
@@ -29,6 +26,8 @@ from placer.io.one_device import ranks_asked_for
 from placer.io.usercode import said
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
 from placer.tracer.export.state.model_values import of_kind
+from placer.tracer.export.torchs_own.outside import forget_compiled, outside_the_export
+from placer.tracer.export.torchs_own.saved import Saved
 
 SEED = 0
 RUNS = 5
@@ -38,6 +37,23 @@ SCALE = 0.02
 HERE = object()
 # How near two results of the same numbers must be, relative to the largest: sums in another order leave less.
 ALIKE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a part is tried: its FLOPs counted, what it keeps seen by hooks of autograd, its backward run."""
+
+    flops: bool
+    hooks: bool
+    backward: bool = True
+
+
+#: Derivatives that `torch.func` takes in forward run under no hooks, some operators under no count, and some have no
+#: backward on a CPU (flex_attention).
+WAYS = (
+    Way(flops=True, hooks=True), Way(flops=True, hooks=False), Way(flops=False, hooks=False),
+    Way(flops=False, hooks=False, backward=False),
+)  # fmt: skip
 
 
 class PartError(CaptureError):
@@ -68,7 +84,7 @@ class OpaquePart:
     """A part that is being captured or run: the module that has its code, how it is called, what trying it showed.
 
     training: of each of its modules whether it trains where the model does. draws: whether it moved torch's generator
-    as it was tried. writes: the buffers that it wrote then.
+    as it was tried. writes: the buffers that it wrote then. way: the first that it could be tried in.
     """
 
     name: str
@@ -83,6 +99,7 @@ class OpaquePart:
     training: tuple[bool, ...] = ()
     draws: bool = False
     writes: set[str] = field(default_factory=set)
+    way: Way = WAYS[0]
     tried: dict[int, Tried] = field(default_factory=dict)
 
     def results(self, rows: int) -> Tried:
@@ -126,30 +143,30 @@ def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
 
 
 def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
-    with _outside_the_export(), torch.random.fork_rng(devices=()):
-        try:
-            return _run(part, inputs, torch.zeros)
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                return _run(part, inputs, _numbers)
-            told = f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(error)}"
-            raise PartError(f"{told}; make a part around it opaque", part.name) from error
-
-
-@contextlib.contextmanager
-def _outside_the_export() -> Iterator[None]:
-    """In the body nothing is recorded, neither ops nor the functions that an export keeps as they are (torch.vmap)."""
-    with contextlib.ExitStack() as modes:
-        modes.enter_context(_disable_current_modes())
-        while _len_torch_function_stack():
-            modes.enter_context(_pop_mode_temporarily())
-        yield
+    first: Exception | None = None
+    with outside_the_export(), torch.random.fork_rng(devices=()):
+        for way in WAYS[WAYS.index(part.way) :]:
+            if not (way.backward or way == part.way or isinstance(first, NotImplementedError)):
+                break
+            for filled in (torch.zeros, _numbers):
+                try:
+                    found = _run(part, inputs, filled, way)
+                except Exception as error:
+                    first = error if filled is torch.zeros else first
+                else:
+                    part.way = way
+                    return found
+                finally:
+                    forget_compiled()
+    assert first is not None
+    told = f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(first)}"
+    raise PartError(f"{told}; make a part around it opaque", part.name) from first
 
 
 def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> None:
     """Raise UncapturableError where a part gives something else when it is called again with the same numbers and
     buffers: a step is several calls, on several devices. A part that cannot take such numbers is not asked."""
-    with _outside_the_export(), torch.random.fork_rng(devices=()), torch.enable_grad():
+    with outside_the_export(), torch.random.fork_rng(devices=()), torch.enable_grad():
         torch.manual_seed(SEED)
         module, given = _real(part.module), [_numbers(tuple(t.shape), dtype=t.dtype) for t in inputs]
         state, before = _state_of(module), of_kind(module, torch.Tensor)
@@ -231,21 +248,15 @@ def _numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
     return (torch.arange(math.prod(shape)) % 2).reshape(shape).to(dtype)
 
 
-def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., torch.Tensor]) -> Tried:
+def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., torch.Tensor], way: Way) -> Tried:
     torch.manual_seed(SEED)
     module = _real(part.module)
     given = [
         filled(tuple(t.shape), dtype=t.dtype).requires_grad_(t.is_floating_point() and t.requires_grad) for t in inputs
     ]
-    own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage()._cdata not in own:
-            kept[tensor.untyped_storage()._cdata] = tensor
-        return tensor
-
-    with _flops() as forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+    keeping = Saved((*module.parameters(), *module.buffers()))
+    gradients = torch.set_grad_enabled(way.backward and torch.is_grad_enabled())
+    with gradients, _counting(way) as forward, keeping.watching() if way.hooks else contextlib.nullcontext():
         arguments, keywords = arguments_of(part, given)
         before, state = torch.get_rng_state(), _state_of(module)
         made = module(*arguments, **keywords)
@@ -257,15 +268,29 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., tor
     if not all(isinstance(result, torch.Tensor) for result in results):
         raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns tensors, alone or in tuples")
     trained = [result for result in results if result.requires_grad]
-    size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    with _flops() as backward:
+    size = keeping.bytes if way.hooks else keeping.bytes_behind(trained if way.backward else (*given, *results))
+    with _counting(way) as backward:
         if trained:
             torch.autograd.backward(trained, [torch.ones_like(result) for result in trained])
+    guess = 0 if way.flops else _products(module, given)
     return Tried(
         shapes=tuple(tuple(result.shape) for result in results), dtypes=tuple(result.dtype for result in results),
-        forward_flops=forward.get_total_flops(), backward_flops=backward.get_total_flops(), kept=size,
-        seconds=_timed(part, module, given) if part.cost.timed else 0.0,
+        forward_flops=forward.get_total_flops() + guess, backward_flops=backward.get_total_flops() + 2 * guess,
+        kept=size, seconds=_timed(part, module, given) if part.cost.timed else 0.0,
     )  # fmt: skip
+
+
+def _products(module: nn.Module, given: Sequence[torch.Tensor]) -> int:
+    """FLOPs of each weight's product with the places of the first input, where they cannot be counted."""
+    places = math.prod(given[0].shape[:-1])
+    return 2 * places * sum(weight.numel() for weight in module.parameters() if weight.dim() > 1)
+
+
+@contextlib.contextmanager
+def _counting(way: Way) -> Iterator[FlopCounterMode]:
+    counter = _flops()
+    with counter if way.flops else contextlib.nullcontext():
+        yield counter
 
 
 def _flops() -> FlopCounterMode:

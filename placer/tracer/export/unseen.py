@@ -26,6 +26,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line, is_of_users, is_own_module, said
 from placer.tracer.export.torchs_own.inference import INFERENCE
+from placer.tracer.export.torchs_own.outside import dynamo_remembered, replaced_in_export
 
 # Where operators that an export holds as they are have their backward.
 _OPERATORS = ("torch._library.", "placer.")
@@ -81,9 +82,10 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         *INFERENCE,
     )
     with contextlib.ExitStack() as patched:
+        patched.enter_context(dynamo_remembered())
         for owner, name, replacing in places:
             if name in vars(owner):
-                patched.enter_context(mock.patch.object(owner, name, replacing(vars(owner)[name])))
+                patched.enter_context(replaced_in_export(owner, name, replacing(vars(owner)[name])))
         patched.enter_context(mock.patch.object(torch.Tensor, "data", property(_data, _assigned), create=True))
         patched.enter_context(mock.patch.object(torch.Tensor, "grad_fn", property(_grad_fn), create=True))
         yield

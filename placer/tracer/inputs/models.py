@@ -36,7 +36,7 @@ _TABLES = (
 )
 
 # How torch 2.13 says that a tensor on meta has no values.
-_NO_VALUES = ("meta tensor", "'Meta' backend", "tensor on meta", "device type meta")
+_NO_VALUES = ("meta tensor", "Meta tensors", "'Meta' backend", "SparseMeta", "tensor on meta", "device type meta")
 
 # Fields of a configuration that count something; other fields may be negative (a token that is not there is -1).
 _COUNTS = re.compile(r"(n|num)_.*|.*_(size|layers|heads|dim)")

@@ -1,0 +1,61 @@
+"""Which submodule an export failed in, and whether the model or the export is to blame.
+
+An export that needs values, or does not see a backward, fails in a part that runs as it is. One that raised anything
+else may have failed for a mistake of the model: the part is tried by itself, and what it raises there at the same line
+is the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from torch import nn
+
+from placer.errors import CaptureError
+from placer.io.usercode import source_line
+from placer.tracer.export.exporting import EXPORT_NEEDS, RaisedError, unexportable
+from placer.tracer.export.opaque_trials import PartError
+from placer.tracer.export.torchs_own.outside import forget_compiled
+from placer.tracer.export.unseen import UnseenError
+
+
+def note(name: str, error: CaptureError) -> str:
+    """What is said of a part that became opaque."""
+    why = str(error).partition(EXPORT_NEEDS)[0].partition(", when it was run on ")[0]
+    why = why.removesuffix("; make a part around it opaque")
+    return f"{name} cannot be exported and is one opaque op, counted by running it once ({why})"
+
+
+def raised_again(error: CaptureError, found: Mapping[str, CaptureError]) -> CaptureError | None:
+    """What a part was taken for, where it raises by itself at the same line: a mistake of the model.
+
+    Not where the export said that it is not the model's: what the part raises then says more."""
+    first = found.get(error.part) if isinstance(error, PartError) else None
+    if not isinstance(first, RaisedError) or EXPORT_NEEDS in str(first) or error.__cause__ is None:
+        return None
+    return first if source_line(error) == source_line(first) else None
+
+
+def to_blame(
+    model: nn.Module, error: CaptureError, found: Collection[str], given: Collection[str], failing: Callable[[], str]
+) -> str:
+    """The part for which an export failed; where it was found before and cannot be run by itself, or what fails is
+    around its forward (hooks on its backward), the one around it. "" where it is the model itself.
+
+    found: those that were found before. given: all that are opaque. failing: tries the export again, and says where.
+    """
+    if isinstance(error, PartError):
+        return _around(model, error.part) if error.part in found else ""
+    name = error.module if isinstance(error, UnseenError) else ""
+    name = name or (failing() if unexportable(error) else "")
+    forget_compiled()
+    name = _around(model, name) if name in found else name
+    return "" if any(part.startswith(f"{name}.") for part in given if part not in found) else name
+
+
+def _around(model: nn.Module, name: str) -> str:
+    """The submodule with a forward that holds the submodule `name`; "" where that is the model itself."""
+    around = name.rpartition(".")[0]
+    while around and type(model.get_submodule(around)).forward is nn.Module.forward:
+        around = around.rpartition(".")[0]
+    return around
