@@ -277,3 +277,21 @@ def test_a_sparse_buffer_is_refused_with_what_is_run_in_its_place() -> None:
     with pytest.raises(UncapturableError, match=r"part\.adjacency is sparse_coo.*torch\.sparse_coo_tensor"):
         capture("opaque_models:keeps_sparse", batch=BATCH)
     assert capture(Between(Neighbours()), batch=BATCH)
+
+
+def test_a_part_may_return_a_dict_of_tensors_and_is_told_of_what_else_is_in_it() -> None:
+    class Named(nn.Module):
+        def __init__(self, name: str | None) -> None:
+            super().__init__()
+            self.name = name
+
+        def forward(self, x: torch.Tensor) -> dict[str, object]:
+            return {"h": x * 2 if x.sum() > 0 else x, "name": self.name}
+
+    class Reads(Between):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.Tensor.mean(self.last(self.part(self.first(x))["h"]))
+
+    assert opaque_op(capture(Reads(Named(None)), batch=BATCH))
+    with pytest.raises(CaptureError, match="it returns a str; an opaque part returns tensors, in tuples and dicts too"):
+        capture(Reads(Named("x")), batch=BATCH)

@@ -265,8 +265,9 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., tor
     leaves, part.form = _pytree.tree_flatten(made)
     part.tensors = tuple(leaf is not None for leaf in leaves)
     results = [leaf for leaf in leaves if leaf is not None]
-    if not all(isinstance(result, torch.Tensor) for result in results):
-        raise TypeError(f"it returns a {type(made).__name__}; an opaque part returns tensors, alone or in tuples")
+    other = next((result for result in results if not isinstance(result, torch.Tensor)), None)
+    if other is not None:
+        raise TypeError(f"it returns a {type(other).__name__}; an opaque part returns tensors, in tuples and dicts too")
     trained = [result for result in results if result.requires_grad]
     size = keeping.bytes if way.hooks else keeping.bytes_behind(trained if way.backward else (*given, *results))
     with _counting(way) as backward:
