@@ -51,6 +51,10 @@ class UsageError(PlacerError):
     exit_code = 2
 
 
+class NoNetworkError(UsageError):
+    """Several machines are asked for, and nothing says what joins them."""
+
+
 class CaptureError(UsageError):
     """The model cannot be captured; the message names the source line."""
 

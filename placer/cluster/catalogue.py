@@ -21,7 +21,7 @@ from placer.cluster.cluster import Cluster, Device, Host, Level, Link, Node
 from placer.cluster.cluster_file import read_cluster
 from placer.cluster.hardware_data import aliases, entries, short_names
 from placer.cluster.schema import Bytes, Count, DeviceEntry, FileEntry, HostEntry, LinkEntry, StorageEntry, link_of_one
-from placer.errors import UsageError
+from placer.errors import NoNetworkError, UsageError
 from placer.io.yaml_document import close
 
 _LOCAL = re.compile(r"local(?:x(\d{1,9}))?")
@@ -95,7 +95,7 @@ def _from_names(text: str) -> Cluster:
 def _require_network(nodes: tuple[Node, ...], text: str) -> None:
     without = [node.name for node in nodes if node.nic is None]
     if without:
-        raise UsageError(
+        raise NoNetworkError(
             f"{text!r}: the catalogue knows no usual network between {without[0]} nodes; name one, as in "
             f"{text.split('+')[0]}@100gbe, or write a cluster file. Networks: {', '.join(_networks())}"
         )

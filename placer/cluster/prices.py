@@ -12,7 +12,7 @@ machines:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from placer.cluster.catalogue import load_cluster
 from placer.cluster.cluster import Cluster
 from placer.cluster.schema import Count
-from placer.errors import UsageError
+from placer.errors import NoNetworkError, UsageError
 from placer.io.bounds import AmountAboveZero
 from placer.io.files import read_text
 from placer.io.yaml_document import YamlDocument, close, parse, validated
@@ -63,11 +63,15 @@ class Offer:
     source: str = ""
 
 
-def read_offers(path: str | None, *, counts: Sequence[int] = (), machines: Sequence[str] = ()) -> tuple[Offer, ...]:
+def read_offers(
+    path: str | None, *, counts: Sequence[int] = (), machines: Sequence[str] = (),
+    left_out: Callable[[str], None] | None = None,
+) -> tuple[Offer, ...]:  # fmt: skip
     """Every machine and count of the list at `path`, or of the catalogue's, in the order of the list.
 
-    counts: instead of the list's own. machines: only those of these names. Raises UsageError naming file, line and
-    field, for a name the list has not, and for machines that nothing joins.
+    counts: instead of the list's own. machines: only those of these names. left_out: hears why machines that nothing
+    joins are left out, where others are not. Raises UsageError naming file, line and field, for a name the list has
+    not, and for machines that nothing joins where nobody hears of it or there are no others.
     """
     document = _document(path)
     listed = validated(document, PriceList).machines
@@ -75,12 +79,19 @@ def read_offers(path: str | None, *, counts: Sequence[int] = (), machines: Seque
     if unknown is not None:
         raise UsageError(f"{document.path} has no machine {unknown!r}; {close(unknown, tuple(listed))}")
     folder = Path(path).parent if path else Path()
-    return tuple(
-        _offer(document, folder, name, entry, count)
-        for name, entry in listed.items()
-        if not machines or name in machines
-        for count in counts or entry.counts
-    )
+    found, apart = list[Offer](), list[NoNetworkError]()
+    for name in (name for name in listed if not machines or name in machines):
+        for count in counts or listed[name].counts:
+            try:
+                found.append(_offer(document, folder, name, listed[name], count))
+            except NoNetworkError as error:
+                apart.append(error)
+    if apart and (left_out is None or not found):
+        raise apart[0]
+    if left_out is not None:
+        for why in apart:
+            left_out(f"left out: {why}")
+    return tuple(found)
 
 
 def _document(path: str | None) -> YamlDocument:
@@ -95,7 +106,7 @@ def _offer(document: YamlDocument, folder: Path, name: str, entry: MachineEntry,
         cluster = load_cluster(_spec(folder, entry.cluster, count))
     except UsageError as error:
         line = document.line(("machines", name, "cluster"))
-        raise UsageError(f"{document.path}, line {line}: {count} x {name}: {error}") from None
+        raise type(error)(f"{document.path}, line {line}: {count} x {name}: {error}") from None
     return Offer(
         machine=name, count=count, cluster=cluster, dollars_per_hour=count * entry.dollars_per_hour,
         date=entry.date, source=entry.source,

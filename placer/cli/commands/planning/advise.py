@@ -25,7 +25,7 @@ from placer.cli.commands.planning.plan import (
     Strategy,
     loss_function,
 )
-from placer.cli.options import Batch, Json, Model, print_result
+from placer.cli.options import Batch, Json, Model, print_result, warn
 from placer.cluster.prices import read_offers
 from placer.errors import InfeasibleError, UsageError
 from placer.io.files import require_writable, write_text
@@ -75,7 +75,8 @@ def run(
     if csv is not None:
         require_writable(csv)
     work, limits = _work(tokens, deadline), budget_of(budget)
-    offers = read_offers(machines, counts=_counts(counts), machines=only or ())
+    asked_for, told = _counts(counts), (lambda why: warn((why,)))
+    offers = read_offers(machines, counts=asked_for, machines=only or (), left_out=told if asked_for else None)
     asked = problem(
         model, max((offer.cluster for offer in offers), key=lambda cluster: cluster.size),
         batch=batch, loss_fn=loss_function(loss),
