@@ -223,6 +223,7 @@ class Costs:
         alike = stage.devices[:1] if self.block_times.uniform else stage.devices
         slow = min(alike, key=lambda d: memory_rate(self.cluster.devices[d]))
         sent = self.messages.after(stage, following, rows)
+        found = self.after_backward.gradients(stage, leading, last_rows, bucket_bytes)
         return StageCost(
             forward=full.forward + full.gather_forward,
             backward=full.whole_backward,
@@ -232,10 +233,14 @@ class Costs:
             send_forward=sent.forward,
             send_backward=sent.backward,
             accumulate=self.after_backward.accumulate(stage.first, stage.last, device=slow),
-            reduction=self.after_backward.gradients(stage, leading, last_rows, bucket_bytes),
+            reduction=sum(found),
             optimizer=self.after_backward.optimizer(
                 stage.first, stage.last, device=slow, sharding=stage.sharding, replicas=stage.replicas
             ),
+            scattered=found.exposed if stage.by_fsdp else 0.0,
+            summed=found.summed,
+            tied=found.tied,
+            gathered=found.gathered,
         )
 
     def memory(

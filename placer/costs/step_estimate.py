@@ -212,8 +212,7 @@ def _branched(
     graph = read_graph(plan)
     step = BranchedOrder(
         order=timed_actions(plan, graph), graph=graph, forward=forward, backward=backward, weight=weight,
-        reduction=[cost.reduction for cost in stages], optimizer=[cost.optimizer for cost in stages], sent=sent,
-        returned=returned,
+        stages=stages, sent=sent, returned=returned,
     ).step()  # fmt: skip
     return _Step(step.seconds, step.communication)
 

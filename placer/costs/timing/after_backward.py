@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.costs.communication.compression import cast_seconds
@@ -58,6 +59,15 @@ from placer.spmd.cross_mesh import Mesh
 TENSORS_PER_KERNEL = 36
 
 
+class GradientSeconds(NamedTuple):
+    """What happens to a stage's gradients after its last backward, and to its parameters after the update."""
+
+    exposed: float
+    summed: float
+    gathered: float
+    tied: float
+
+
 @dataclass(frozen=True, eq=False)
 class AfterBackward:
     """What the last backward of a stage is followed by, in seconds; the update is priced with `settings`.
@@ -72,14 +82,14 @@ class AfterBackward:
     network: Network
     searched: AnyReduction | None = None
 
-    def gradients(self, stage: Stage, leading: Mesh, last_rows: int, bucket_bytes: int | None) -> float:
-        """Seconds of all that happens to a stage's gradients: reduced, summed, and parameters gathered after them."""
+    def gradients(self, stage: Stage, leading: Mesh, last_rows: int, bucket_bytes: int | None) -> GradientSeconds:
+        """All that happens to a stage's gradients: reduced, summed, and parameters gathered after them."""
         first, last = stage.first, stage.last
-        return (
-            self.exposed(stage, last_rows, bucket_bytes)
-            + self.summed(first, last, device=stage.devices[0], parts=stage.replicas if stage.by_fsdp else 1)
-            + self.gathered(first, last, devices=stage.leaders, sharding=stage.sharding)
-            + self.tied(stage, leading)
+        return GradientSeconds(
+            self.exposed(stage, last_rows, bucket_bytes),
+            self.summed(first, last, device=stage.devices[0], parts=stage.replicas if stage.by_fsdp else 1),
+            self.gathered(first, last, devices=stage.leaders, sharding=stage.sharding),
+            self.tied(stage, leading),
         )
 
     def exposed(self, stage: Stage, last_rows: int, bucket_bytes: int | None) -> float:

@@ -1,11 +1,12 @@
-"""The step time of stages that are no chain: the order of the plan, played with its seconds.
+"""The step time of the order of a plan, played with its seconds.
 
-    step = max over positions of (end of its last action + reduction) + fixed + max over positions of optimizer
+    step = max over positions of (end of its last action + sums) + fixed + max over positions of (optimizer + gathering)
 
 since nobody updates before all have met in the world's own collectives. An action starts when its position is free and
 what it reads is there. Either end of a message comes to it where its program has it, in the times of the plan's order:
-behind what makes it and, at the reader, behind what it has begun before the message is made (`played`). What a stage
-reduces follows its last action.
+behind what makes it and, at the reader, behind what it has begun before the message is made (`played`). Where state is
+sharded its last backward scatters gradients before it sends its own on; buckets of a stage follow its last action;
+parts of gradients and what is tied are summed when a position has done all else, the latter beside the first position.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from placer.costs.timing.played import Turn, Wire, played
+from placer.costs.timing.step import StageCost
 from placer.plans.schedule import Action, ActionKind, TimedActions
 from placer.plans.stage_graph import StageGraph
 
@@ -53,38 +55,47 @@ class BranchedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchedOrder:
-    """The order of a plan and its seconds: of both passes of the stages and of the backward's weight part, of what each
-    stage reduces behind its last backward, of its update, and of the messages on and back."""
+    """The order of a plan and its seconds: of both passes of the stages and of the backward's weight part, of what
+    follows the last backward of each, and of the messages on and back."""
 
     order: TimedActions
     graph: StageGraph
     forward: PassSeconds
     backward: PassSeconds
     weight: PassSeconds
-    reduction: Sequence[float]
-    optimizer: Sequence[float]
+    stages: Sequence[StageCost]
     sent: Messages
     returned: Messages
 
     def step(self) -> BranchedStep:
         """The step, and how much shorter it would be if messages took no time."""
-        reducing = tuple(map(bool, self.reduction))
+        reducing = tuple([stage.buckets > 0 for stage in self.stages])
         places = _places(self.order, self.graph, tuple(self.sent), tuple(self.returned), reducing)
         lines = [[Turn(met, read, self._spent(does)) for met, read, does in line] for line in places]
         wires = [wire for messages in (self.sent, self.returned) for own in messages.values() for wire in own]
-        seconds, free = max(played(lines, wires)), max(played(lines, [Wire(0.0, 0.0)] * len(wires)))
+        seconds, free = (self._met(played(lines, each)) for each in (wires, [Wire(0.0, 0.0)] * len(wires)))
         return BranchedStep(seconds=seconds + max(self._updates()), communication=max(0.0, seconds - free))
+
+    def _met(self, done: Sequence[float]) -> float:
+        """When all positions meet that are `done` with their lines then: after sums of parts, and of what is tied."""
+        clock, at = list(done), self.graph.at
+        for stage, position in zip(self.stages, at, strict=True):
+            clock[position] += stage.summed
+        for stage, position in zip(self.stages, at, strict=True):
+            if stage.tied:
+                clock[position] = clock[at[0]] = max(clock[position], clock[at[0]]) + stage.tied
+        return max(clock)
 
     def _spent(self, does: _Does) -> float:
         if isinstance(does, Action):
             return self._seconds(does)
-        return 0.0 if does is None else self.reduction[does]
+        return 0.0 if does is None else self.stages[does].buckets
 
     def _updates(self) -> list[float]:
-        """Seconds of the update of each position."""
+        """Seconds of the update of each position, and of gathering what was updated."""
         found = [0.0] * len(self.order.actions)
-        for own, position in zip(self.optimizer, self.graph.at, strict=True):
-            found[position] += own
+        for stage, position in zip(self.stages, self.graph.at, strict=True):
+            found[position] += stage.optimizer + stage.gathered
         return found
 
     def _seconds(self, action: Action) -> float:
@@ -92,7 +103,10 @@ class BranchedOrder:
         if action.kind == "F":
             return self.forward[stage][microbatch]
         weight = 0.0 if action.kind == "B" else self.weight[stage][microbatch]
-        return weight if action.kind == "W" else self.backward[stage][microbatch] - weight
+        if action.kind == "W":
+            return weight
+        scattered = self.stages[stage].scattered if microbatch == len(self.backward[stage]) - 1 else 0.0
+        return self.backward[stage][microbatch] - weight + scattered
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -6,15 +6,17 @@ With F, B seconds of one full microbatch (B with recompute and gathers), W the w
 messages a stage sends on and gets back per microbatch, X = X_f + X_b, A the seconds of adding to gradients that exist
 already, F', B' of the last microbatch (which may be smaller), m microbatches, p positions, v stages per position:
 
-    1f1b          fill = F + B + X
+    1f1b          fill = F + B + X + chained
                   steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls X
     gpipe         the same
-    interleaved   fill = (F + B + X) / v;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
+    interleaved   fill = (F + B + X) / v + chained;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
                   idle = max(0, p (F + B + X) - m (F + B))
-    zero-bubble   fill = F + B + X - hidden;  steady = that of 1f1b + hidden
+    zero-bubble   fill = F + B + X + chained - hidden;  steady = that of 1f1b + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
     (m = 1: steady = (1 - 1/v) (F + B + idle))
-    tail          = reduction that the last backward does not hide, tied parameters, optimizer, gathering
+    chained       = scatters of sharded gradients, which the last backward of a stage makes before the one of the stage
+                    before it can begin, and sums of gradients that the first position has too, which wait for it
+    tail          = reduction that the last backward does not hide, optimizer, gathering
     fixed         = collectives of the world: loss (and norm)
 
 A message is taken only when the computation before it in the receiver's order is done, so that gpipe waits for each:
@@ -40,6 +42,9 @@ class StageCost:
     """One stage under a plan: seconds of a full microbatch, of the last one, and of what follows the last backward.
 
     `backward` holds everything between a microbatch's gradient arriving and leaving: recompute and gathers too.
+    Of `reduction` some is `scattered` within the last backward, before its gradient leaves; some is `summed` when the
+    position has done all else, then what is `tied`, which the first position takes part in; and some is `gathered`
+    after the update. The rest follows the last backward of the stage.
     """
 
     forward: float
@@ -52,6 +57,10 @@ class StageCost:
     accumulate: float = 0.0
     reduction: float = 0.0
     optimizer: float = 0.0
+    scattered: float = 0.0
+    summed: float = 0.0
+    tied: float = 0.0
+    gathered: float = 0.0
 
     @property
     def work(self) -> float:
@@ -62,6 +71,11 @@ class StageCost:
     def tail(self) -> float:
         """What follows the last backward: exposed reduction (tied parameters too), then the optimizer."""
         return self.reduction + self.optimizer
+
+    @property
+    def buckets(self) -> float:
+        """Of the reduction what follows the last backward of the stage at once."""
+        return max(0.0, self.reduction - self.scattered - self.summed - self.tied - self.gathered)
 
     @property
     def messages(self) -> float:
@@ -87,18 +101,19 @@ def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, mi
     """Fill, steady and tail of one stage; `turns` stages share a position."""
     m = microbatches
     work, messages = stage.work, stage.messages
-    fill, steady = work + messages, 0.0
+    fill, steady, chained = work + messages, 0.0, stage.tied + stage.scattered
+    tail = stage.tail - chained
     if m > 1:
         steady = stalls(schedule, positions, m) * messages / turns
         steady += (m - 2) * work + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
     if turns > 1:
         # With few microbatches a position has done all of a turn before the first of them comes round again.
         idle = max(0.0, positions * (work + messages) - m * work)
-        return Terms(fill / turns, steady + (1 - 1 / turns) * (work + idle), stage.tail)
+        return Terms(fill / turns + chained, steady + (1 - 1 / turns) * (work + idle), tail)
     if schedule == "zero-bubble":
         hidden = _hidden(stage, positions, m)
-        return Terms(fill - hidden, steady + hidden, stage.tail)
-    return Terms(fill, steady, stage.tail)
+        return Terms(fill - hidden + chained, steady + hidden, tail)
+    return Terms(fill + chained, steady, tail)
 
 
 def step_seconds(

@@ -13,7 +13,8 @@ forward recomputed, in the way that takes least) and S stages:
     steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
                 and at least the mean of all blocks with r recomputed ones, a position that takes q_j times as long at
                 any block as the fastest one counting as 1 / q_j
-    tail        the position with most such blocks has ceil(c / p) of them; scatters as gathers; optimizer of that many
+    scatters    as gathers; each follows those of the stages behind it
+    tail        the position with most such blocks has ceil(c / p) of them; optimizer of that many
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 
 class Shown(NamedTuple):
-    """What collectives of sharded state add at least to all fills, to all steadies, and as scatters to all tails."""
+    """What collectives of sharded state add at least to all fills, to all steadies, and as scatters to the step."""
 
     fill: float
     steady: float
@@ -118,7 +119,7 @@ class RefinedBounds:
         mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
         one = terms.bound(outline.positions, full.each[block], last.each[block]).steady
         steady = max(mean, -(-count // outline.positions) * (one + adding))
-        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
+        return fill + SLACK * (steady + shown.scatter + self._tail(outline, places)) + places.fixed
 
     def _mean(self, outline: Outline, places: PositionClasses, steady: float, added: float) -> float:
         """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
@@ -144,7 +145,7 @@ class RefinedBounds:
         stalled = terms.stalls(p) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         steady = _shared(count, held, one + adding, once + adding, waits, mixed=v > 1, least=mean)
-        return fill + SLACK * (steady + self._tail(outline, places, shown.scatter)) + places.fixed
+        return fill + SLACK * (steady + shown.scatter + self._tail(outline, places)) + places.fixed
 
     def _paces(self, outline: Outline, places: PositionClasses) -> tuple[Floats, ...]:
         """Steady seconds of a block of the commonest class at each position, and with its forward recomputed."""
@@ -191,12 +192,12 @@ class RefinedBounds:
         """Seconds of messages of these sizes over the best of these ways."""
         return SLACK * min(sum(map(way.seconds, sizes)) for way in used)
 
-    def _tail(self, outline: Outline, places: PositionClasses, scattered: float) -> float:
+    def _tail(self, outline: Outline, places: PositionClasses) -> float:
         """Seconds of the tail of the position where it is longest."""
         p, costs = outline.positions, self.costs
         if outline.sharding in BY_FSDP:
             held = costs.ranges.of(0, len(self.problem.graph.blocks)).counts
-            return (scattered + self._update(held._replace(tensors=0), outline.replicas)) / p
+            return self._update(held._replace(tensors=0), outline.replicas) / p
         block, count = self.bounds.commonest
         one = costs.ranges.of(block, block + 1).counts
         if one.elsewhere:

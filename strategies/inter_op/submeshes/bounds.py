@@ -217,8 +217,7 @@ class StageBounds:
         full = self._pass(place, terms.rows, kept)
         last = full if terms.last_rows == terms.rows else self._pass(place, terms.last_rows, kept)
         accumulate, tail = self._after_backward(place, kept)
-        if kept in BY_FSDP:
-            tail = tail + last["scatter"]
+        scattered = last["scatter"] if kept in BY_FSDP else 0.0
         found = {}
         for again in recomputes(self.problem):
             own, ending = (each[AGAIN[again]] if again else 0.0 for each in (full, last))
@@ -233,7 +232,7 @@ class StageBounds:
                 filling = np.minimum(np.minimum(weight, full["forward"]), backward - weight)
                 hidden = weight + min(1, m - 1) * filling
                 fill, steady = fill - hidden, steady + hidden
-            found[again] = RangeTerms(fill, steady, tail)
+            found[again] = RangeTerms(fill + scattered, steady, tail)
         return found
 
     def bytes(self, place: PlacementClass, terms: ScheduleTerms, in_flight: int, *, again: Recompute) -> Floats:
