@@ -9,14 +9,14 @@ already, F', B' of the last microbatch (which may be smaller), m microbatches, p
     1f1b          fill = F + B + X + chained
                   steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls X
     gpipe         the same
-    interleaved   fill = (F + B + X) / v + chained;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
+    interleaved   fill = (F + B + X) / v + tied;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
                   idle = max(0, p (F + B + X) - m (F + B))
     zero-bubble   fill = F + B + X + chained - hidden;  steady = that of 1f1b + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
     (m = 1: steady = (1 - 1/v) (F + B + idle))
     chained       = scatters of sharded gradients, which the last backward of a stage makes before the one of the stage
-                    before it can begin, and sums of gradients that the first position has too, which wait for it
-    tail          = reduction that the last backward does not hide, optimizer, gathering
+                    before it can begin, and those tied: sums that the first position has too, which wait for it
+    tail          = reduction that the last backward does not hide, optimizer, gathering; interleaved: scatters
     fixed         = collectives of the world: loss (and norm)
 
 A message is taken only when the computation before it in the receiver's order is done, so that gpipe waits for each:
@@ -101,7 +101,7 @@ def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, mi
     """Fill, steady and tail of one stage; `turns` stages share a position."""
     m = microbatches
     work, messages = stage.work, stage.messages
-    fill, steady, chained = work + messages, 0.0, stage.tied + stage.scattered
+    fill, steady, chained = work + messages, 0.0, stage.tied + (stage.scattered if turns == 1 else 0.0)
     tail = stage.tail - chained
     if m > 1:
         steady = stalls(schedule, positions, m) * messages / turns

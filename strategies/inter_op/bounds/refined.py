@@ -13,7 +13,7 @@ forward recomputed, in the way that takes least) and S stages:
     steady      at least T with  sum over j of max(min(n_j, (T - X_j) / s_j), min(n'_j, (T - X_j) / s'_j)) >= c
                 and at least the mean of all blocks with r recomputed ones, a position that takes q_j times as long at
                 any block as the fastest one counting as 1 / q_j
-    scatters    as gathers; each follows those of the stages behind it
+    scatters    as gathers; each follows those of the stages behind it, of several turns those of its position
     tail        the position with most such blocks has ceil(c / p) of them; optimizer of that many
 """
 
@@ -52,6 +52,11 @@ class Shown(NamedTuple):
 
 
 HIDDEN = Shown(0.0, 0.0, 0.0)
+
+
+def _scattered(shown: Shown, outline: Outline) -> float:
+    """What scatters add at least to a step of an outline."""
+    return shown.scatter / (outline.positions if outline.virtual > 1 else 1)
 
 
 class _Pairs(NamedTuple):
@@ -119,7 +124,7 @@ class RefinedBounds:
         mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
         one = terms.bound(outline.positions, full.each[block], last.each[block]).steady
         steady = max(mean, -(-count // outline.positions) * (one + adding))
-        return fill + SLACK * (steady + shown.scatter + self._tail(outline, places)) + places.fixed
+        return fill + SLACK * (steady + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
 
     def _mean(self, outline: Outline, places: PositionClasses, steady: float, added: float) -> float:
         """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
@@ -145,7 +150,7 @@ class RefinedBounds:
         stalled = terms.stalls(p) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         steady = _shared(count, held, one + adding, once + adding, waits, mixed=v > 1, least=mean)
-        return fill + SLACK * (steady + shown.scatter + self._tail(outline, places)) + places.fixed
+        return fill + SLACK * (steady + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
 
     def _paces(self, outline: Outline, places: PositionClasses) -> tuple[Floats, ...]:
         """Steady seconds of a block of the commonest class at each position, and with its forward recomputed."""
