@@ -39,6 +39,7 @@ from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
 from placer.strategies.inter_op.infeasible import block_binds, uncut, what_binds
 from placer.strategies.inter_op.partition.chain_dp import StageCuts, best_cuts
 from placer.strategies.inter_op.partition.even import evenly_cut
+from placer.strategies.inter_op.partition.every_cut import least_of_every_cut
 from placer.strategies.inter_op.partition.interleaved_branch_bound import best_interleaved
 from placer.strategies.inter_op.partition.interleaved_dp import best_repeating
 from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
@@ -346,14 +347,16 @@ def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) 
     """Keep `cuts` if they are better than the best so far.
 
     They are the best of their outline by the closed form. A plan whose estimate is above that (what skips stages waits
-    for ways, turns that differ for each other) leaves it open: other cuts may be as fast.
+    for ways, turns that differ for each other) leaves it open where other cuts may be as fast.
     """
     if cuts is None or cuts.value + costs.places.fixed >= search.ceiling:
         return
     closed = cuts.value + costs.places.fixed
     value = max(closed, _played(search, costs.outline, cuts, closed))
     if value > closed:
-        search.open.append(closed)
+        least = least_of_every_cut(search.problem, costs.outline, search.layout(costs.outline.layout)) or closed
+        if least < value * (1 - ROUNDING):
+            search.open.append(max(closed, least))
     if value < search.ceiling:
         search.best = _BestCuts(value=value, outline=costs.outline, cuts=cuts)
         search.problem.found(value)
