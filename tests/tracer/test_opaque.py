@@ -27,6 +27,7 @@ from opaque_models import (
     Ragged,
     Recurrent,
     Routed,
+    Router,
     Triplets,
     Watched,
     around,
@@ -256,6 +257,13 @@ def test_a_part_that_runs_and_cannot_be_exported_is_found_and_run_exactly(part: 
             with without_saved_hooks():
                 expected = torch.autograd.grad(model(x), list(model.parameters()), allow_unused=True)
             assert all(a is b or torch.allclose(a, b, rtol=1e-12) for a, b in zip(found, expected, strict=True))
+
+
+def test_parts_that_share_a_layer_are_found_too() -> None:
+    one, other = Router(), Router()
+    other.one = one.one
+    graph = capture(Between(nn.Sequential(one, other)), batch=BATCH)
+    assert [note.partition(" cannot be exported")[0] for note in graph.notes] == ["part.0", "part.1"]
 
 
 def test_what_a_part_raises_by_itself_too_is_the_models_mistake() -> None:

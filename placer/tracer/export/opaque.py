@@ -135,17 +135,19 @@ def watched(model: nn.Module) -> Iterator[list[str]]:
     """The submodules whose forward began and did not end, outermost first, as they are when something was raised."""
     inside: list[str] = []
     handles = []
-    names = {module: name for name, module in model.named_modules()}  # of copies that are tried nothing is heard
+    # Of copies that are tried nothing is heard. Where modules are shared torch 2.13 calls proxies of them in an export,
+    # which have the attributes of the module itself.
+    names = {id(vars(module)): name for name, module in model.named_modules()}
 
     def began(module: nn.Module, *_: object) -> None:
-        if module in names:
-            inside.append(names[module])
+        if id(vars(module)) in names:
+            inside.append(names[id(vars(module))])
 
     def ended(module: nn.Module, *_: object) -> None:
-        if module in names:
+        if id(vars(module)) in names:
             inside.pop()
 
-    for module in names:
+    for module in model.modules():
         handles += [module.register_forward_pre_hook(began), module.register_forward_hook(ended)]
     try:
         yield inside
