@@ -53,7 +53,7 @@ from placer.tracer.inputs.models import resolve
 from placer.tracer.measure.meta_run import meta_like, played
 from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
-from placer.tracer.parts_to_blame import note, raised_again, to_blame
+from placer.tracer.parts_to_blame import mistaken, note, raised_again, to_blame
 
 
 def capture(
@@ -170,7 +170,7 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             raised = raised_again(error, found)
             if raised is not None:
                 raise raised from error
-            name = to_blame(source.model, error, found, source.opaque, functools.partial(_failing, source))
+            name = to_blame(source.model, error, found, source.opaque, functools.partial(_failing, source, error))
             within = {part for part in parts if part.startswith(f"{name}.")}
             if not name or name in parts or not within <= set(found):
                 raise
@@ -181,8 +181,14 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             found[name] = first if isinstance(error, PartError) else error
 
 
-def _failing(source: Source) -> str:
-    """The innermost submodule in which the export fails; "" where it is the model itself, or none."""
+def _failing(source: Source, error: CaptureError) -> str:
+    """The innermost submodule in which the export fails, as it did with `error`; "" where it is the model itself, or
+    none, or the model makes the same mistake where nothing exports it."""
+    if source.device == "meta":
+        batch = source.example.tensors(source.example.rows, "meta")
+        with calling(source.model, source.opaque):
+            if mistaken(error, Training(source.model, source.loss_fn), batch):
+                return ""
     with watched(source.model) as inside:
         try:
             _lifted(source, ())

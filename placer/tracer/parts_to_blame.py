@@ -1,19 +1,20 @@
 """Which submodule an export failed in, and whether the model or the export is to blame.
 
 An export that needs values, or does not see a backward, fails in a part that runs as it is. One that raised anything
-else may have failed for a mistake of the model: the part is tried by itself, and what it raises there at the same line
-is the model's own.
+else may have failed for a mistake of the model: what the model raises on meta without an export at the same line is
+its own, and what the part raises there when it is tried by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+import torch
 from torch import nn
 
 from placer.errors import CaptureError
 from placer.io.usercode import source_line
-from placer.tracer.export.exporting import EXPORT_NEEDS, RaisedError, unexportable
+from placer.tracer.export.exporting import EXPORT_NEEDS, RaisedError, Training, line_raised, unexportable
 from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.torchs_own.outside import forget_compiled
 from placer.tracer.export.unseen import UnseenError
@@ -34,6 +35,14 @@ def raised_again(error: CaptureError, found: Mapping[str, CaptureError]) -> Capt
     if not isinstance(first, RaisedError) or EXPORT_NEEDS in str(first) or error.__cause__ is None:
         return None
     return first if source_line(error) == source_line(first) else None
+
+
+def mistaken(error: CaptureError, wrapper: Training, batch: dict[str, torch.Tensor]) -> bool:
+    """Whether a model on meta raises by itself at the line of an error that is not said to be the export's.
+
+    To try a part that is large takes minutes and its memory, so that a mistake of the model is refused before."""
+    unsaid = isinstance(error, RaisedError) and EXPORT_NEEDS not in str(error)
+    return unsaid and line_raised(wrapper, batch) == source_line(error)
 
 
 def to_blame(

@@ -271,6 +271,24 @@ def test_what_a_part_raises_by_itself_too_is_the_models_mistake() -> None:
         capture(Between(nn.Linear(WIDTH + 1, WIDTH)), batch=BATCH)
 
 
+def test_a_mistake_of_the_model_is_refused_before_a_part_is_tried() -> None:
+    seen = set[str]()
+
+    class Wrong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.add(x.device.type)
+            made: torch.Tensor = self.layer(x) * self.scale
+            return made
+
+    with pytest.raises(CaptureError, match=r"no attribute 'scale' at .*correct that line"):
+        capture(Between(nn.Sequential(Branches(), Wrong())), batch=BATCH)
+    assert seen == {"meta"}
+
+
 def test_what_the_model_itself_does_and_an_export_does_not_know_goes_into_a_submodule() -> None:
     class Unknown(Branches):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

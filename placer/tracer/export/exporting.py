@@ -187,6 +187,17 @@ def _with_default_device(
         raise capture_error(wrapper.model, batch, error) from error
 
 
+def line_raised(wrapper: Training, batch: dict[str, torch.Tensor]) -> str:
+    """`file:line (code)` at which the model or its loss raises where nothing exports it, on tensors without values; ""
+    where it raises nothing."""
+    try:
+        with untouched(wrapper.model), in_mode(wrapper, True), as_on_one_device(), torch.device("meta"):
+            wrapper(**batch)
+    except Exception as error:
+        return source_line(error)
+    return ""
+
+
 def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Exception) -> CaptureError:
     """The error a person sees: where in the model, what was said, what to do."""
     where = source_line(error) or "the line is not known"
