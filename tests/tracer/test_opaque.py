@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -287,6 +288,20 @@ def test_a_mistake_of_the_model_is_refused_before_a_part_is_tried() -> None:
     with pytest.raises(CaptureError, match=r"no attribute 'scale' at .*correct that line"):
         capture(Between(nn.Sequential(Branches(), Wrong())), batch=BATCH)
     assert seen == {"meta"}
+
+
+def test_what_was_tried_in_vain_leaves_the_memory_before_the_next_try() -> None:
+    alive, most = weakref.WeakSet[nn.Module](), [0]
+
+    class Watched(Ragged):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not x.is_meta:
+                alive.add(self)
+                most[0] = max(most[0], len(alive))
+            return super().forward(x)
+
+    capture(Between(Watched()), batch=BATCH)
+    assert most == [1]
 
 
 def test_what_the_model_itself_does_and_an_export_does_not_know_goes_into_a_submodule() -> None:

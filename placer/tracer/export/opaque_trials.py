@@ -11,6 +11,7 @@ import contextlib
 import copy
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -152,6 +153,8 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
                 try:
                     found = _run(part, inputs, filled, way)
                 except Exception as error:
+                    # Else what failed lies in memory, weights too, until an export ends and garbage is collected.
+                    traceback.clear_frames(error.__traceback__)
                     first = error if filled is torch.zeros else first
                 else:
                     part.way = way
