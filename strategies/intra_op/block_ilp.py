@@ -37,6 +37,8 @@ from placer.strategies.intra_op.split_costs import SplitCosts
 # How far from 0 and 1 a claim of the linear relaxation may be.
 WHOLE_NUMBER = 1e-6
 INFINITE = float("inf")
+# So many times the seconds of the dearest choice the host may take in what a solver is given.
+LONGER = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +227,8 @@ def _issued(program: BlockProgram) -> None:
             busy[1].append((x, -cost.busy.backward))
     for terms, host, each, issues in zip(busy, costs.host, costs.host_each, (True, costs.trains), strict=True):
         # Solvers take what is below some 1e-6 of a row for nothing: seconds are counted in those of the dearest choice.
-        unit = max([-seconds for _, seconds in terms]) or 1.0
+        # Where the host takes so much longer that no choice tells, its numbers would be too large for them.
+        unit = max([host / LONGER, *(-seconds for _, seconds in terms)]) or 1.0
         moved = [(z, -each / unit) for z in program.conversions] if issues else ()
         taken = linear.variable(INFINITE)
         linear.constrain([(taken, 1.0), *((x, seconds / unit) for x, seconds in terms)], 0.0, INFINITE)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from placer.cluster.cluster import Cluster
+from placer.costs.compute.host_issue import HostSeconds
 from placer.costs.costs import Costs
 from placer.graph import BlockClass
 from placer.plans.plan import Split
@@ -79,3 +80,34 @@ def test_no_assignment_is_cheaper_where_ops_take_microseconds() -> None:
                 assert found.seconds == pytest.approx(seconds_of(kind, found.split, given), rel=1e-9)
                 seen += 1
     assert seen >= 10
+
+
+def test_a_split_is_found_where_the_host_takes_far_longer_than_any_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, machines = capture(Layers(), batch="images=64x768x17x17"), Cluster.load("h100x8")
+    costs = Costs(graph, machines, RunSettings())
+    for kind in graph.classes:
+        given = SplitCosts(costs=costs, kind=kind, replica=SplitReplica(devices=tuple(range(8)), rows=64))
+        for longer, enters in itertools.product((1e6, 1e9), ("whole", "cut 2")):
+            border = Border(inputs=(enters,) * len(kind.inputs), outputs=("whole",) * len(kind.outputs))
+            with monkeypatch.context() as slow:
+                for name, seconds_of_host in (("host", given.host), ("host_each", given.host_each)):
+                    slow.setattr(SplitCosts, name, HostSeconds(*(longer * one for one in seconds_of_host)))
+                found = best_split(kind, border, given)
+                assert found is not None
+                assert found.seconds == pytest.approx(seconds_of(kind, found.split, given), rel=1e-9)
+
+
+def test_a_class_without_ops_has_a_split() -> None:
+    graph = capture(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), batch="input=2x2", loss_fn=mean_of)
+    costs = Costs(graph, Cluster.load("h100x2"), RunSettings())
+    kind = next(kind for kind in graph.classes if not kind.ops)
+    border = Border(inputs=("whole",) * len(kind.inputs), outputs=("whole",) * len(kind.outputs))
+    given = SplitCosts(costs=costs, kind=kind, replica=SplitReplica(devices=(0, 1), rows=2))
+    found = best_split(kind, border, given)
+    assert found is not None
+    assert found.split.choices == ()
+
+
+def mean_of(output: object, _: dict[str, torch.Tensor]) -> torch.Tensor:
+    assert isinstance(output, torch.Tensor)
+    return output.mean()
