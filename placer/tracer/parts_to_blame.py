@@ -22,8 +22,9 @@ from placer.tracer.export.unseen import UnseenError
 
 def note(name: str, error: CaptureError) -> str:
     """What is said of a part that became opaque."""
-    why = str(error).partition(EXPORT_NEEDS)[0].partition(", when it was run on ")[0]
-    why = why.removesuffix("; make a part around it opaque")
+    why = str(error)
+    for advice in (EXPORT_NEEDS, ", when it was run on ", "; correct that line", "; make a part around it opaque"):
+        why = why.partition(advice)[0]
     return f"{name} cannot be exported and is one opaque op, counted by running it once ({why})"
 
 

@@ -156,6 +156,20 @@ def test_a_part_told_of_a_value_is_part_of_what_looked_at_it() -> None:
         capture(Encoded(), batch=BATCH, opaque=["router.layers.0"])
 
 
+class Mistaken(nn.Module):
+    """Right for no numbers, in a line that an export does not come to."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = float(x.detach().numpy().sum())
+        return (x * torch.full((WIDTH + 1,), seen)).mean()
+
+
+def test_a_mistake_in_a_part_that_cannot_be_exported_is_told_with_its_line() -> None:
+    with pytest.raises(CaptureError, match=r"test_opaque\.py:\d+ \(return \(x \* torch\.full.*correct that line, or"):
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Mistaken())
+        capture(model, batch={"input": (ROWS, WIDTH)})
+
+
 def test_it_is_placed_whole_and_a_pipeline_goes_around_it() -> None:
     plan = placer.plan("opaque_models:routed", "a100x2", batch=BATCH, pins=("pipeline=2",))
     assert len(plan.stages) == 2

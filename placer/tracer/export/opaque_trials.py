@@ -24,7 +24,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from placer.errors import CaptureError, UncapturableError
 from placer.io.one_device import ranks_asked_for
-from placer.io.usercode import said
+from placer.io.usercode import said, source_line
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
 from placer.tracer.export.state.model_values import of_kind
 from placer.tracer.export.torchs_own.outside import forget_compiled, outside_the_export
@@ -162,8 +162,10 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
                 finally:
                     forget_compiled()
     assert first is not None
+    line = source_line(first)
     told = f"{part.name} is to be opaque, and running it on zeros to see what it gives raised {said(first)}"
-    raise PartError(f"{told}; make a part around it opaque", part.name) from first
+    told += f" at {line}; correct that line, or, where it is right for other numbers," if line else ";"
+    raise PartError(f"{told} make a part around it opaque", part.name) from first
 
 
 def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> None:
@@ -285,8 +287,9 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., tor
 
 
 def _products(module: nn.Module, given: Sequence[torch.Tensor]) -> int:
-    """FLOPs of each weight's product with the places of the first input, where they cannot be counted."""
-    places = math.prod(given[0].shape[:-1])
+    """FLOPs of each weight's product with the places of the first input, where they cannot be counted: its rows, or
+    its integers, one each."""
+    places = math.prod(given[0].shape[:-1] if given[0].is_floating_point() else given[0].shape)
     return 2 * places * sum(weight.numel() for weight in module.parameters() if weight.dim() > 1)
 
 
