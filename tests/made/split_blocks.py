@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 
 from placer.graph import Affine, Block, BlockClass, Graph, Input, Loss, Op, Parameter, Tensor
+from placer.plans.plan import Split
 from placer.rules import Work, call_of, rule_for
+from placer.spmd.layout_conversions import edges
+from placer.strategies.intra_op.split_costs import SplitCosts
 
 ROWS = Affine(0, 1)
 
@@ -96,3 +99,21 @@ def _bytes(value: Tensor | Parameter) -> int:
 
 def _line(first: int, second: int) -> Affine:
     return Affine(2 * first - second, second - first)
+
+
+def seconds_of(kind: BlockClass, split: Split, given: SplitCosts) -> float | None:
+    """A split added up by hand, the host beside the device; None where a conversion cannot be."""
+    found, apart, moves, passes = edges(kind, split), 0.0, 0, [0.0, 0.0]
+    for one in found.conversions:
+        moved = given.converting(one.reference, one.have, one.want)
+        if moved is None:
+            return None
+        apart, moves = apart + moved, moves + given.moves(one.reference, one.have, one.want)
+    for index, choice in enumerate(found.choices):
+        cost = given.choices(index)[choice]
+        passes = [passes[0] + cost.busy.forward, passes[1] + cost.busy.backward]
+        apart += cost.inside + given.tie(cost)
+    host = [whole + each * moves for whole, each in zip(given.host, given.host_each, strict=True)]
+    host[1] *= given.trains  # no backward is issued where there is none
+    kept = sum(given.keeping(p, s) for p, s in zip(kind.parameters, found.parameters, strict=True))
+    return apart + kept + sum(map(max, passes, host))

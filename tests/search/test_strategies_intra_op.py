@@ -26,7 +26,7 @@ from placer.strategies.intra_op.block_ilp import Border, best_of, best_split, bl
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.intra_op.split_costs import TIE, SplitCosts, SplitReplica
 from problems import device, nodes, problem
-from split_blocks import chain_of, mlp, random_chain
+from split_blocks import chain_of, mlp, random_chain, seconds_of
 
 WHOLE = Border(inputs=("whole",), outputs=("whole",))
 CUT = Border(inputs=("cut 1",), outputs=("cut 1",))
@@ -41,21 +41,6 @@ def prices(kind: BlockClass, degree: int = 2, **how: float) -> SplitCosts:
     costs = Costs(chain_of([kind], [0]), machines(degree), SETTINGS)
     replica = SplitReplica(devices=tuple(range(degree)), rows=4)
     return SplitCosts(costs=costs, kind=kind, replica=replica, byte=max(how.get("byte", 0.0), TIE))
-
-
-def seconds_of(kind: BlockClass, split: Split, given: SplitCosts) -> float | None:
-    """A split added up by hand from its choices and conversions; None where a conversion cannot be."""
-    found = edges(kind, split)
-    total = 0.0
-    for one in found.conversions:
-        moved = given.converting(one.reference, one.have, one.want)
-        if moved is None:
-            return None
-        total += moved
-    for index, choice in enumerate(found.choices):
-        cost = given.choices(index)[choice]
-        total += cost.busy.forward + cost.busy.backward + cost.inside + given.tie(cost)
-    return total + sum(given.keeping(p, s) for p, s in zip(kind.parameters, found.parameters, strict=True))
 
 
 @pytest.mark.parametrize("border", [WHOLE, CUT], ids=["whole", "cut"])

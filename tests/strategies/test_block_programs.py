@@ -15,10 +15,10 @@ from placer.costs.costs import Costs
 from placer.graph import BlockClass
 from placer.plans.plan import Split
 from placer.plans.settings import RunSettings
-from placer.spmd.layout_conversions import edges
 from placer.strategies.intra_op.block_ilp import Border, best_split
 from placer.strategies.intra_op.split_costs import SplitCosts, SplitReplica
 from placer.tracer import capture
+from split_blocks import seconds_of
 
 
 class Layers(nn.Module):
@@ -38,24 +38,6 @@ class Layers(nn.Module):
         for block in self.blocks:
             images = block(images)
         return images.mean()
-
-
-def seconds_of(kind: BlockClass, split: Split, given: SplitCosts) -> float | None:
-    """A split added up by hand, the host beside the device; None where a conversion cannot be."""
-    found, apart, moves, passes = edges(kind, split), 0.0, 0, [0.0, 0.0]
-    for one in found.conversions:
-        moved = given.converting(one.reference, one.have, one.want)
-        if moved is None:
-            return None
-        apart, moves = apart + moved, moves + given.moves(one.reference, one.have, one.want)
-    for index, choice in enumerate(found.choices):
-        cost = given.choices(index)[choice]
-        passes = [passes[0] + cost.busy.forward, passes[1] + cost.busy.backward]
-        apart += cost.inside + given.tie(cost)
-    host = [whole + each * moves for whole, each in zip(given.host, given.host_each, strict=True)]
-    host[1] *= given.trains  # no backward is issued where there is none
-    kept = sum(given.keeping(p, s) for p, s in zip(kind.parameters, found.parameters, strict=True))
-    return apart + kept + sum(map(max, passes, host))
 
 
 def assignments(kind: BlockClass, border: Border, given: SplitCosts) -> Iterator[float]:

@@ -18,6 +18,7 @@ from exported_ranks import STEPS
 from layout_plans import drawn
 
 from placer.cli import main
+from placer.plans.plan import Plan
 from placer.runtime.distributed.launch import launch
 from placer.targets.frameworks.export import export_plan, inexpressible
 
@@ -107,10 +108,15 @@ def test_two_steps_lose_what_placer_execute_loses(
     assert theirs == pytest.approx(ours, rel=1e-5)
 
 
+def expressible() -> Plan:
+    """A plan that transformers' Trainer can follow."""
+    return next(plan for plan in drawn(20, precision="float32") if not inexpressible(plan, "transformers"))
+
+
 # Its next version calls the argument otherwise.
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_the_trainer_of_transformers_keeps_the_rate_of_the_plan() -> None:
-    plan = next(plan for plan in drawn(20, precision="float32") if not inexpressible(plan, "transformers"))
+    plan = expressible()
     said = json.loads(export_plan(plan, "transformers").text)["training_arguments"]
     arguments = transformers.TrainingArguments(**said, use_cpu=True)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=arguments.learning_rate)
@@ -124,8 +130,8 @@ def test_the_trainer_of_transformers_keeps_the_rate_of_the_plan() -> None:
 
 
 def test_what_the_trainer_of_transformers_does_not_decay_is_said() -> None:
-    told = [plan for plan in drawn(20, precision="float32") if not inexpressible(plan, "transformers")]
-    decays = replace(told[0], settings=replace(told[0].settings, weight_decay=0.1))
+    plan = expressible()
+    decays = replace(plan, settings=replace(plan.settings, weight_decay=0.1))
     assert any("biases and norms" in note for note in export_plan(decays, "transformers").notes)
-    keeps = replace(told[0], settings=replace(told[0].settings, weight_decay=0.0))
+    keeps = replace(plan, settings=replace(plan.settings, weight_decay=0.0))
     assert not any("biases and norms" in note for note in export_plan(keeps, "transformers").notes)
