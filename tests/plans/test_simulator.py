@@ -135,6 +135,16 @@ def test_a_replica_without_rows_takes_as_long_in_the_closed_form_as_when_played(
     assert closed.forward == pytest.approx(played.forward) and closed.backward == pytest.approx(played.backward)
 
 
+@pytest.mark.parametrize("turns", [2, 3])
+def test_a_microbatch_comes_round_after_all_positions_not_after_as_many_as_the_slowest(turns: int) -> None:
+    specs = [BlockSpec(flops=flops, output=1) for flops in (10**7, 10**8, 2 * 10**7, 10**7)]
+    plan = pipeline_plan(
+        chain_graph(specs * turns), positions=4, turns=turns, microbatches=(2,), schedule="interleaved",
+        settings=RunSettings(),
+    )  # fmt: skip
+    assert estimate(plan).step_seconds == pytest.approx(simulate(plan).ledger.step_seconds, rel=AGREEMENT)
+
+
 def test_a_last_microbatch_that_is_small_lets_turns_wait_for_each_other() -> None:
     plan = pipeline_plan(
         chain_graph([BlockSpec(flops=10**7, output=1), *[BlockSpec(flops=10**8, output=1)] * 3]),

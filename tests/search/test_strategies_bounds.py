@@ -28,6 +28,8 @@ from placer.strategies.space.outline import Outline, outlines, plan_of, recomput
 from problems import cluster, device, problem
 
 ROUNDING = 1 + 1e-9
+# Of a difference of larger numbers.
+TINY = 1e-9
 SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 durations = st.floats(0, 1e3, allow_subnormal=False)
 
@@ -109,6 +111,9 @@ def test_floors_of_blocks_are_never_above_the_terms_of_the_stages_they_lie_in(
     least = at.bound(total([amount(part) for part in every]), total([last_amount(part) for part in every]))
     assert least.fill <= sum(part.fill for part in found) * ROUNDING
     assert least.steady <= sum(part.steady for part in found) * ROUNDING
+    if at.schedule.turns > 1:
+        assert (at.schedule.turns - 1) * least.fill <= sum(part.rounds for part in found) * ROUNDING
+        assert at.schedule.turn(least) <= sum(part.turn for part in found) * ROUNDING + TINY
     for parts, stage in zip(stages, found, strict=True):
         for part in parts:
             assert at.bound(amount(part), last_amount(part)).steady <= stage.steady * ROUNDING
@@ -130,8 +135,8 @@ def test_the_floor_of_a_stage_without_messages_is_its_terms(schedule: ScheduleNa
 def test_floors_of_many_positions_are_those_of_each(schedule: ScheduleName, data: st.DataObject) -> None:
     at, stage = data.draw(schedules_at(schedule)), data.draw(blocks())
     positions = np.arange(2 if at.schedule.turns > 1 else 1, 9)
-    fill, steady = at.schedule.bound(positions, amount(stage), last_amount(stage))
-    for p, filling, seconds in zip(positions, np.broadcast_to(fill, positions.shape), steady, strict=True):
+    least = at.schedule.bound(positions, amount(stage), last_amount(stage))
+    for p, filling, seconds in zip(positions, *(np.broadcast_to(each, positions.shape) for each in least), strict=True):
         one = at.schedule.bound(int(p), amount(stage), last_amount(stage))
         assert filling == pytest.approx(one.fill)
         assert seconds == pytest.approx(one.steady)

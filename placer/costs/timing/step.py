@@ -1,6 +1,7 @@
-"""The closed step time: three numbers per stage (`terms`), a sum and two maxima.
+"""The closed step time: a few numbers per stage (`terms`), sums over all stages and maxima over positions.
 
-    step = sum over stages of fill + max over positions of (sum of steady) + max over positions of (sum of tail) + fixed
+    step = sum of fill + max(steady, sum of rounds + turn) + tail + fixed      steady, turn, tail: each the maximum over
+                                                                               positions of what their stages sum up to
 
 With F, B seconds of one full microbatch (B with recompute and gathers), W the weight part of B, X_f and X_b the
 messages a stage sends on and gets back per microbatch, X = X_f + X_b, A the seconds of adding to gradients that exist
@@ -9,11 +10,11 @@ already, F', B' of the last microbatch (which may be smaller), m microbatches, p
     1f1b          fill = F + B + X + chained
                   steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls X
     gpipe         the same
-    interleaved   fill = (F + B + X) / v + tied;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + idle)
-                  idle = max(0, p (F + B + X) - m (F + B))
+    interleaved   fill = (F + B + X) / v + tied;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B)
+                  turn = that of 1f1b / v;  rounds = (1 - 1/v) (F + B + X)
     zero-bubble   fill = F + B + X + chained - hidden;  steady = that of 1f1b + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
-    (m = 1: steady = (1 - 1/v) (F + B + idle))
+    (m = 1: steady = (1 - 1/v) (F + B), turn = 0; rounds and turn of other schedules: 0)
     chained       = scatters of sharded gradients, which the last backward of a stage makes before the one of the stage
                     before it can begin, and those tied: sums that the first position has too, which wait for it
     tail          = reduction that the last backward does not hide, optimizer, gathering; interleaved: scatters
@@ -23,7 +24,8 @@ A message is taken only when the computation before it in the receiver's order i
 stalls = m-1. With 1f1b p microbatches are in flight and a round trip of 2 (p-1) messages passes per p microbatches:
 stalls = (m-1) - ceil((m-1) / p). Bubble of GPipe and 1F1B: arXiv:1811.06965, 2006.09503; interleaved
 (p-1)/v: arXiv:2104.04473 section 2.2.2; ZB-H1: arXiv:2401.10241 section 2.1. `hidden` moves from fill to steady so that
-it never counts for the slowest stage itself.
+it never counts for the slowest stage itself. Interleaved, a position that has done all microbatches of a turn before
+the first of them comes round again waits for it: the step is then v rounds of one microbatch, and one turn.
 
 It is exact of equal stages whose messages are short; of `interleaved` ones with long messages it is less than half at
 worst. Where turns that differ wait for each other (`waits_between_turns`), or values skip stages, `step_estimate` plays
@@ -90,6 +92,8 @@ class Terms:
     fill: float
     steady: float
     tail: float
+    rounds: float = 0.0
+    turn: float = 0.0
 
 
 def stalls(schedule: str, positions: int, microbatches: int) -> int:
@@ -98,18 +102,19 @@ def stalls(schedule: str, positions: int, microbatches: int) -> int:
 
 
 def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, microbatches: int) -> Terms:
-    """Fill, steady and tail of one stage; `turns` stages share a position."""
+    """What one stage adds; `turns` stages share a position."""
     m = microbatches
     work, messages = stage.work, stage.messages
-    fill, steady, chained = work + messages, 0.0, stage.tied + (stage.scattered if turns == 1 else 0.0)
+    fill, steady, turn = work + messages, 0.0, 0.0
+    chained = stage.tied + (stage.scattered if turns == 1 else 0.0)
     tail = stage.tail - chained
     if m > 1:
-        steady = stalls(schedule, positions, m) * messages / turns
-        steady += (m - 2) * work + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
+        stalled = stalls(schedule, positions, m) * messages / turns
+        steady = (m - 2) * work + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
+        turn, steady = steady / turns + stalled, steady + stalled
     if turns > 1:
-        # With few microbatches a position has done all of a turn before the first of them comes round again.
-        idle = max(0.0, positions * (work + messages) - m * work)
-        return Terms(fill / turns + chained, steady + (1 - 1 / turns) * (work + idle), tail)
+        later = 1 - 1 / turns
+        return Terms(fill / turns + chained, steady + later * work, tail, later * fill, turn)
     if schedule == "zero-bubble":
         hidden = _hidden(stage, positions, m)
         return Terms(fill - hidden + chained, steady + hidden, tail)
@@ -127,10 +132,15 @@ def step_seconds(
         for s in {id(s): s for s in stages}.values()
     }
     parts = [known[id(s)] for s in stages]
-    steady, tail = [part.steady for part in parts], [part.tail for part in parts]
     places = [slice(position, None, positions) for position in range(positions)]
-    slowest = max([sum(steady[at]) for at in places])
-    return sum([part.fill for part in parts]) + slowest + max([sum(tail[at]) for at in places]) + fixed
+
+    def most(each: Sequence[float]) -> float:
+        return max([sum(each[at]) for at in places])
+
+    steady = most([part.steady for part in parts])
+    if turns > 1:
+        steady = max(steady, sum([part.rounds for part in parts]) + most([part.turn for part in parts]))
+    return sum([part.fill for part in parts]) + steady + most([part.tail for part in parts]) + fixed
 
 
 def waits_between_turns(stages: Sequence[StageCost], positions: int, microbatches: int) -> float:

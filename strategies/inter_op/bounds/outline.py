@@ -7,6 +7,7 @@ of sums, not a sum of maxima. A step:
 
     step >= fill(all) + max(steady(all) / p, steady of the slowest block,
                             ceil(c / p) * steady of a block that occurs c times before the last block)
+    step >= v fill(all) + the same of the turns of v, where there are several
 
 `OutlineBounds.steps` is that of many numbers of positions at once. `refined` adds to it, for one outline, what its
 devices and memory enforce.
@@ -58,11 +59,21 @@ class OutlineBounds:
     def steps(self, positions: Counts, replicas: int, terms: ScheduleTerms) -> Floats:
         """No plan of an outline of so many positions is estimated faster, whatever its device order and shares."""
         full, last = (self._anywhere(rows, replicas) for rows in (terms.rows, terms.last_rows))
-        fill, steady = terms.bound(positions, full.rest[0], last.rest[0])
         block, count = self.commonest
-        alone = terms.bound(positions, full.each[full.slowest], last.each[full.slowest]).steady
-        common = terms.bound(positions, full.each[block], last.each[block]).steady
-        return fill + np.maximum(np.maximum(steady / positions, alone), -(-count // positions) * common)
+        least = [
+            terms.bound(positions, *amounts)
+            for amounts in (
+                (full.rest[0], last.rest[0]),
+                (full.each[full.slowest], last.each[full.slowest]),
+                (full.each[block], last.each[block]),
+            )
+        ]
+
+        def most(whole: Floats, alone: Floats, common: Floats) -> Floats:
+            return np.maximum(np.maximum(whole / positions, alone), -(-count // positions) * common)
+
+        fill, steady = least[0].fill, most(*(each.steady for each in least))
+        return fill + terms.inner(fill, steady, most(*map(terms.turn, least)))
 
     def rest(self, outline: Outline, places: PositionClasses) -> tuple[LowerBound[float], ...]:
         """What all blocks from j on add at least."""

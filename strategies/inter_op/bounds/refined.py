@@ -33,7 +33,7 @@ from placer.io.memo import once, remembered
 from placer.plans.plan import BY_FSDP, Sharding, replica_rows
 from placer.strategies.inter_op.bounds.memory import BlockRoom, room
 from placer.strategies.inter_op.bounds.outline import Amounts, OutlineBounds
-from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Amount, Floats, ScheduleTerms
+from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Amount, Floats, LowerBound, ScheduleTerms
 from placer.strategies.inter_op.equivalence import PositionClasses
 from placer.strategies.space.outline import Outline
 
@@ -122,9 +122,19 @@ class RefinedBounds:
         adding = (outline.count - 1) * self._accumulate(block)
         fill = whole.fill + ((outline.stages - 1) * self._message(outline, places) + shown.fill) / outline.virtual
         mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
-        one = terms.bound(outline.positions, full.each[block], last.each[block]).steady
-        steady = max(mean, -(-count // outline.positions) * (one + adding))
-        return fill + SLACK * (steady + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
+        one = terms.bound(outline.positions, full.each[block], last.each[block])
+        steady = max(mean, -(-count // outline.positions) * (one.steady + adding))
+        inner = terms.inner(fill, steady, self._turn(outline, places, whole, one, adding))
+        return fill + SLACK * (inner + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
+
+    def _turn(
+        self, outline: Outline, places: PositionClasses, whole: LowerBound[float], one: LowerBound[float], adding: float
+    ) -> float:
+        """What the slowest position takes at least for one of its turns, of `whole` the model, of commonest blocks each
+        `one`, which takes so much for `adding` to gradients; without collectives of sharded state."""
+        terms, count, v = ScheduleTerms.of(outline), self.bounds.commonest[1], outline.virtual
+        mean = self._mean(outline, places, terms.turn(whole), count * adding / v)
+        return max(mean, -(-count // outline.positions) * (terms.turn(one) + adding / v))
 
     def _mean(self, outline: Outline, places: PositionClasses, steady: float, added: float) -> float:
         """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
@@ -150,7 +160,9 @@ class RefinedBounds:
         stalled = terms.stalls(p) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
         steady = _shared(count, held, one + adding, once + adding, waits, mixed=v > 1, least=mean)
-        return fill + SLACK * (steady + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
+        plain = terms.bound(p, full.each[block], last.each[block])
+        inner = terms.inner(fill, steady, self._turn(outline, places, whole, plain, adding))
+        return fill + SLACK * (inner + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
 
     def _paces(self, outline: Outline, places: PositionClasses) -> tuple[Floats, ...]:
         """Steady seconds of a block of the commonest class at each position, and with its forward recomputed."""

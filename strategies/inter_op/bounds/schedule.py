@@ -4,8 +4,9 @@
 serves for a block, for all blocks from j on and for the whole model:
 
     fill      1f1b, gpipe: F + B;  interleaved: (F + B) / v;  zero-bubble: max(F, I)
-    steady    (m-2) (F + B) + F' + B' (m = 1: 0); interleaved: + (1 - 1/v) (F + B) (1 + max(0, p - m));
+    steady    (m-2) (F + B) + F' + B' (m = 1: 0); interleaved: + (1 - 1/v) (F + B);
               zero-bubble: + what each block alone hides
+    rounds    interleaved: (v-1) fill, and that without the last part of steady, / v, as the turn
 
 each of F, B, W and the rest of the backward I = B - W, without messages, gathers, recompute (unless it is fixed) and
 prologue. It mirrors `placer.costs.timing.step.terms`; tests/search/test_strategies_bounds.py fails when they part.
@@ -105,14 +106,22 @@ class ScheduleTerms:
     def bound(self, positions: int | Counts, full: Amount, last: Amount) -> LowerBound[Any]:
         """What blocks add to fill and steady: seconds of full microbatches, and of the last one."""
         m, work = self.count, full.work
-        waits: Any = max(0, positions - m) if isinstance(positions, int) else np.maximum(0, positions - m)
-        fill, steady, share = work / self.turns, (m - 2) * work + last.work if m > 1 else 0.0, 0.0
-        if self.turns > 1:
-            share = (1 - 1 / self.turns) * work
-        steady = steady + share + share * waits
+        fill: Any = work / self.turns
+        steady: Any = ((m - 2) * work + last.work if m > 1 else 0.0) + (self.turns - 1) * fill
         if self.schedule == "zero-bubble":  # a lone position has nothing to hide its weight gradients in
             alone, least = positions == 1, min if isinstance(positions, int) else np.minimum
             filling = least(1.0, (m - 1) / (positions - 1 + alone)) * (positions > 1)
             steady = steady + full.hide * filling + full.weight * (1 - alone)
             fill = max(full.forward, full.inner) * (1 - alone) + work * alone
         return LowerBound(SLACK * fill, SLACK * steady)
+
+    def turn(self, least: LowerBound[Seconds]) -> Seconds:
+        """What the blocks of a `bound` add to one of several turns of a position."""
+        return (least.steady - (self.turns - 1) * least.fill) / self.turns
+
+    def inner(self, fill: Seconds, steady: Seconds, turn: Seconds) -> Seconds:
+        """What follows the `fill` of a step at least, where the slowest position has so much `steady` and `turn`."""
+        if self.turns == 1:
+            return steady
+        later = (self.turns - 1) * fill + turn
+        return max(steady, later) if isinstance(steady, float) else np.maximum(steady, later)

@@ -4,7 +4,8 @@ In: `InterleavedOption`s for every stage s (at position s % positions) and block
 
     sum over stages of fill  +  max over positions of (sum of its stages' steady)  +  the same of tail
 
-among those whose positions fit their memory. A node is a way to have placed the first blocks on the first stages. It is
+or, where that is more, with the sum of rounds and the turns in place of steady (`placer.costs.timing.step`), among
+those whose positions fit their memory. A node is a way to have placed the first blocks on the first stages. It is
 dropped where its lower bound reaches the ceiling, where a position is over-full already, and where an earlier node of
 the same stage and block is nowhere above it. After `patience` placements the search stops and says so.
 """
@@ -39,6 +40,8 @@ class InterleavedOption(NamedTuple):
     replicas: tuple[tuple[int, int], ...]
     closing: int = 0
     updating: int = 0
+    rounds: float = 0.0
+    turn: float = 0.0
 
 
 class PositionLoad(NamedTuple):
@@ -51,6 +54,7 @@ class PositionLoad(NamedTuple):
     replicas: tuple[tuple[int, tuple[int, ...]], ...]
     closing: int = 0
     updating: int = 0
+    turn: float = 0.0
 
     @property
     def bytes(self) -> tuple[int, ...]:
@@ -68,6 +72,7 @@ class PartialCuts(NamedTuple):
     reached: int
     cuts: tuple[int, ...]
     recompute: tuple[Recompute, ...]
+    rounds: float = 0.0
 
 
 # None where neither this block range nor a longer one fits.
@@ -198,8 +203,9 @@ def _placed(
     if loop.needs[last] > sum(rooms[0] for rooms in loop.rooms) - sum(each.bytes[0] for each in loads):
         return None
     return PartialCuts(
-        node.fill + option.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, option.recompute)
-    )
+        node.fill + option.fill, loads, homes, last, (*node.cuts, node.reached), (*node.recompute, option.recompute),
+        node.rounds + option.rounds,
+    )  # fmt: skip
 
 
 def _extended(
@@ -220,6 +226,7 @@ def _extended(
         ),
         max(load.closing, option.closing),
         load.updating + option.updating,
+        load.turn + option.turn,
     )
 
 
@@ -234,18 +241,24 @@ def _homes(loop: Interleaved, node: PartialCuts, position: int, last: int) -> tu
 
 def _bound(loop: Interleaved, node: PartialCuts) -> float:
     """A lower bound of the value of every way to go on; the value itself when all stages are placed."""
-    steady = max(load.steady for load in node.loads)
-    rest = loop.steady_bounds[node.reached]
-    if rest:
-        steady = max(steady, (sum(load.steady for load in node.loads) + rest) / loop.positions)
-    return node.fill + loop.fill_bounds[node.reached] + steady + max(load.tail for load in node.loads)
+    rest, ahead = loop.steady_bounds[node.reached], loop.fill_bounds[node.reached]
+    later = (loop.turns - 1) * ahead
+    steady = _slowest(loop, [load.steady for load in node.loads], rest)
+    turn = _slowest(loop, [load.turn for load in node.loads], (rest - later) / loop.turns)
+    inner = max(steady, node.rounds + later + turn)
+    return node.fill + ahead + inner + max(load.tail for load in node.loads)
+
+
+def _slowest(loop: Interleaved, loads: list[float], rest: float) -> float:
+    """What the slowest position bears at least, when `rest` is shared out too."""
+    return max(*loads, (sum(loads) + rest) / loop.positions) if rest > 0 else max(loads)
 
 
 def _fresh(search: _DepthFirst, node: PartialCuts) -> bool:
     """Remember `node` unless one of its stage and block is nowhere above it."""
     if node.reached == len(search.loop.fill_bounds) - 1:
         return True
-    mine: tuple[float, ...] = (node.fill, *(n for load in node.loads for n in _numbers(load)))
+    mine: tuple[float, ...] = (node.fill, node.rounds, *(n for load in node.loads for n in _numbers(load)))
     others = search.seen.setdefault((len(node.cuts), node.reached, node.homes), [])
     if any(all(map(le, other, mine)) for other in others[-REMEMBERED:]):
         return False
@@ -255,4 +268,4 @@ def _fresh(search: _DepthFirst, node: PartialCuts) -> bool:
 
 def _numbers(load: PositionLoad) -> tuple[float, ...]:
     beside = (n for largest, in_flight in load.replicas for n in (largest, *in_flight))
-    return (load.steady, load.tail, load.state, load.closing, load.updating, *beside)
+    return (load.steady, load.turn, load.tail, load.state, load.closing, load.updating, *beside)

@@ -4,6 +4,7 @@ Every stage has q blocks or q + 1. Where all runs of a length inside the model c
 an inner stage begins, only how long it is, and positions are independent but for the number of longer stages:
 
     minimise  sum over positions of fill  +  max over positions of steady  +  max over positions of tail
+              or, where that is more, with the sum of rounds and the longest turn in place of the longest steady
     where     the longer stages of all positions are as many as the blocks demand,
 
 each position taking one of its `PositionChoice`s: which of its turns are longer, which recompute, within its memory. A
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
+from operator import le
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,7 +26,6 @@ from numpy.typing import NDArray
 
 from placer.io.memo import once
 from placer.plans.plan import Recompute
-from placer.strategies.engine.fronts import insert, nowhere_above
 from placer.strategies.inter_op.partition.chain_dp import StageCuts
 from placer.strategies.inter_op.partition.interleaved_branch_bound import Interleaved, InterleavedOption
 
@@ -32,25 +33,43 @@ from placer.strategies.inter_op.partition.interleaved_branch_bound import Interl
 _Turn: TypeAlias = tuple[int, InterleavedOption]
 
 
+class _Terms(NamedTuple):
+    """Seconds by the terms of the step: of a position, or of those so far."""
+
+    fill: float = 0.0
+    steady: float = 0.0
+    tail: float = 0.0
+    rounds: float = 0.0
+    turn: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """The step of what has no other positions."""
+        return self.fill + max(self.steady, self.rounds + self.turn) + self.tail
+
+    def beside(self, other: _Terms) -> _Terms:
+        """Both together."""
+        return _Terms(
+            self.fill + other.fill, max(self.steady, other.steady), max(self.tail, other.tail),
+            self.rounds + other.rounds, max(self.turn, other.turn),
+        )  # fmt: skip
+
+    def nowhere_above(self, other: _Terms) -> bool:
+        """Whether the other ends no better, whatever follows."""
+        return all(map(le, self, other))
+
+
 class PositionChoice(NamedTuple):
     """What a position may do: seconds, and per turn whether it is longer and whether it recomputes."""
 
-    fill: float
-    steady: float
-    tail: float
+    terms: _Terms
     longer: tuple[int, ...]
     recompute: tuple[Recompute, ...]
 
 
 class _PartialChoice(NamedTuple):
-    fill: float
-    steady: float
-    tail: float
+    terms: _Terms
     chosen: tuple[PositionChoice, ...]
-
-    @property
-    def value(self) -> float:
-        return self.fill + self.steady + self.tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +103,15 @@ def best_repeating(loop: Interleaved, *, ceiling: float) -> StageCuts | None:
         options.append(_options(loop, position, ways(pieces)))
     if not all(options):
         return None
-    rest = [0.0]
+    rest = [_Terms()]
     for own in reversed(options):
-        rest.append(rest[-1] + min(option.fill for option in own))
-    frontier = {0: [_PartialChoice(0.0, 0.0, 0.0, ())]}
+        fill, rounds = (min(each) for each in zip(*((one.terms.fill, one.terms.rounds) for one in own), strict=True))
+        rest.append(rest[-1].beside(_Terms(fill=fill, rounds=rounds)))
+    frontier = {0: [_PartialChoice(_Terms(), ())]}
     for position, own in enumerate(options):
         left = loop.positions - position - 1
-        frontier = _next(frontier, own, (more - left * loop.turns, more), ceiling - rest[left])
-    found = min(frontier.get(more, ()), key=lambda label: label.value, default=None)
+        frontier = _next(frontier, own, (more - left * loop.turns, more), rest[left], ceiling)
+    found = min(frontier.get(more, ()), key=lambda label: label.terms.value, default=None)
     return None if found is None else _cuts(loop, found, size)
 
 
@@ -110,30 +130,29 @@ def _undominated(ways: _TurnChoices, fits: NDArray[np.bool_]) -> list[PositionCh
     kept: dict[int, list[PositionChoice]] = {}
     for option in sorted(found, key=_order):
         alike = kept.setdefault(sum(option.longer), [])
-        if not any(nowhere_above(other, option) for other in alike):
+        if not any(other.terms.nowhere_above(option.terms) for other in alike):
             alike.append(option)
     return [option for alike in kept.values() for option in alike]
 
 
 def _order(option: PositionChoice) -> tuple[object, ...]:
-    return option.fill + option.steady + option.tail, option.longer, tuple(map(str, option.recompute))
+    return option.terms.value, option.longer, tuple(map(str, option.recompute))
 
 
 def _option(ways: _TurnChoices, row: int) -> PositionChoice:
     taken = [pieces[n] for pieces, n in zip(ways.pieces, ways.taken[row].tolist(), strict=True)]
     longer, recompute = tuple(more for more, _ in taken), tuple(piece.recompute for _, piece in taken)
-    fill, steady, tail = ways.seconds[row].tolist()
-    return PositionChoice(fill, steady, tail, longer, recompute)
+    return PositionChoice(_Terms(*ways.seconds[row].tolist()), longer, recompute)
 
 
 def _ways(pieces: tuple[tuple[_Turn, ...], ...]) -> _TurnChoices:
     """All of them."""
     ways = np.array(list(product(*(range(len(own)) for own in pieces))))
-    fill, steady, tail, state = (_taken(pieces, ways, name).sum(axis=1) for name in _SUMMED)
+    *seconds, state = (_taken(pieces, ways, number).sum(axis=1) for number in _SUMMED)
     closing, updating = (_taken(pieces, ways, of) for of in (lambda piece: piece.closing, lambda piece: piece.updating))
     beside = [_beside(pieces, ways, replica) for replica in range(len(pieces[0][0][1].replicas))]
     return _TurnChoices(
-        pieces=pieces, taken=ways, seconds=np.stack([fill, steady, tail], axis=1), state=state,
+        pieces=pieces, taken=ways, seconds=np.stack(seconds, axis=1), state=state,
         ending=np.maximum(closing.max(axis=1), updating.sum(axis=1)),
         kept=tuple(kept for kept, _ in beside), largest=tuple(largest for _, largest in beside),
     )  # fmt: skip
@@ -159,6 +178,8 @@ _SUMMED: tuple[Callable[[InterleavedOption], float], ...] = (
     lambda piece: piece.fill,
     lambda piece: piece.steady,
     lambda piece: piece.tail,
+    lambda piece: piece.rounds,
+    lambda piece: piece.turn,
     lambda piece: piece.state,
 )
 
@@ -175,22 +196,28 @@ def _pieces(loop: Interleaved, position: int, turn: int, size: int, longer: bool
 
 
 def _next(
-    frontier: dict[int, list[_PartialChoice]], options: list[PositionChoice], allowed: tuple[int, int], ceiling: float
-) -> dict[int, list[_PartialChoice]]:
-    """The labels after one more position, whose number of longer stages lies within `allowed`."""
+    frontier: dict[int, list[_PartialChoice]], options: list[PositionChoice], allowed: tuple[int, int], rest: _Terms,
+    ceiling: float,
+) -> dict[int, list[_PartialChoice]]:  # fmt: skip
+    """The labels after one more position, whose number of longer stages lies within `allowed`; `rest` follows them at
+    least."""
     following: dict[int, list[_PartialChoice]] = {}
     for used in sorted(frontier):
         for option in options:
             now = used + sum(option.longer)
             if allowed[0] <= now <= allowed[1]:
                 for label in frontier[used]:
-                    made = _PartialChoice(
-                        label.fill + option.fill, max(label.steady, option.steady), max(label.tail, option.tail),
-                        (*label.chosen, option),
-                    )  # fmt: skip
-                    if made.value < ceiling:
-                        insert(following.setdefault(now, []), made)
+                    terms = label.terms.beside(option.terms)
+                    if terms.beside(rest).value < ceiling:
+                        _insert(following.setdefault(now, []), _PartialChoice(terms, (*label.chosen, option)))
     return following
+
+
+def _insert(labels: list[_PartialChoice], made: _PartialChoice) -> None:
+    """Add `made` unless another is nowhere above it; drop those it is nowhere above."""
+    if not any(other.terms.nowhere_above(made.terms) for other in labels):
+        labels[:] = [other for other in labels if not made.terms.nowhere_above(other.terms)]
+        labels.append(made)
 
 
 def _cuts(loop: Interleaved, label: _PartialChoice, size: int) -> StageCuts:
@@ -200,4 +227,4 @@ def _cuts(loop: Interleaved, label: _PartialChoice, size: int) -> StageCuts:
             reached += size + option.longer[turn]
             cuts.append(reached)
             recompute.append(option.recompute[turn])
-    return StageCuts(value=label.value, cuts=tuple(cuts[:-1]), recompute=tuple(recompute))
+    return StageCuts(value=label.terms.value, cuts=tuple(cuts[:-1]), recompute=tuple(recompute))

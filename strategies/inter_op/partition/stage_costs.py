@@ -193,6 +193,7 @@ class OutlineCosts:
         return InterleavedOption(
             part.fill, part.steady, part.tail, recompute, held[0].state + held[0].gradients,
             tuple((own.living, own.temporary) for own in held), held[0].closing, held[0].updating,
+            part.rounds, part.turn,
         )  # fmt: skip
 
 
