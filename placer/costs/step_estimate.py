@@ -17,7 +17,14 @@ from placer.costs.timing.after_backward import host_bytes
 from placer.costs.timing.branched import BranchedOrder, Messages
 from placer.costs.timing.played import Wire
 from placer.costs.timing.stage import StageSeconds, StageTimes
-from placer.costs.timing.step import StageCost, stalls, step_seconds, waits_between_turns
+from placer.costs.timing.step import (
+    StageCost,
+    stalls,
+    step_seconds,
+    waits_between_passes,
+    waits_between_turns,
+    waits_to_update,
+)
 from placer.costs.timing.ways import ways
 from placer.graph import affine_sum
 from placer.io.memo import once
@@ -172,7 +179,8 @@ def _chained(
     The order of the plan is played too where that may say more: where what skips stages takes a good share of the step,
     which the closed form has go on to the next stage and find no way full, and where positions that take turns are
     slowest in different ones, which then wait for each other, or come to their next turn before the first microbatch,
-    as a last one that is small lets them.
+    as a last one that is small lets them; where forwards are slowest at another position than backwards, which all
+    follow them; and where others have more to update than the first, which is done last.
     """
     positions, count = plan.positions, len(plan.microbatches)
     turns = len(stages) // positions
@@ -182,7 +190,11 @@ def _chained(
     closed = _Step(step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication)
     found = skipping(plan)
     skips = bool(found) and _alone(own, plan, found) >= PLAYED * closed.seconds
-    if skips or waits_between_turns(stages, positions, count) >= PLAYED * closed.seconds:
+    waits = max(
+        waits_between_turns(stages, positions, count), waits_between_passes(stages, plan.schedule, count),
+        waits_to_update(stages, positions),
+    )  # fmt: skip
+    if skips or waits >= PLAYED * closed.seconds:
         return max(closed, _branched(own, plan, stages, chosen))
     return closed
 

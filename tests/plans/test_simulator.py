@@ -145,6 +145,16 @@ def test_a_microbatch_comes_round_after_all_positions_not_after_as_many_as_the_s
     assert estimate(plan).step_seconds == pytest.approx(simulate(plan).ledger.step_seconds, rel=AGREEMENT)
 
 
+def test_all_forwards_then_all_backwards_each_wait_for_the_position_that_is_slowest_at_them() -> None:
+    """The first recomputes, the last one has the slowest forward."""
+    specs = [BlockSpec(flops=10**8, output=10, inner=1), BlockSpec(flops=10**8, output=10), BlockSpec(flops=13 * 10**7)]
+    plan = pipeline_plan(
+        chain_graph(specs), positions=3, microbatches=8, schedule="gpipe", settings=RunSettings()
+    )  # fmt: skip
+    plan = replace(plan, stages=(replace(plan.stages[0], recompute=True), *plan.stages[1:]))
+    assert estimate(plan).step_seconds == pytest.approx(simulate(plan).ledger.step_seconds, rel=AGREEMENT)
+
+
 def test_a_last_microbatch_that_is_small_lets_turns_wait_for_each_other() -> None:
     plan = pipeline_plan(
         chain_graph([BlockSpec(flops=10**7, output=1), *[BlockSpec(flops=10**8, output=1)] * 3]),

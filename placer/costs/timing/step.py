@@ -162,6 +162,24 @@ def waits_between_turns(stages: Sequence[StageCost], positions: int, microbatche
     return (microbatches - 1) * whole + (positions - 1) * longer + hurried
 
 
+def waits_between_passes(stages: Sequence[StageCost], schedule: str, microbatches: int) -> float:
+    """Seconds by which the slowest position of `gpipe` is too fast: all forwards follow the slowest forward, then all
+    backwards the slowest backward, which may be another stage's."""
+    if schedule != "gpipe":
+        return 0.0
+    forward, backward = max([stage.forward for stage in stages]), max([stage.backward for stage in stages])
+    return max(0, microbatches - 2) * (forward + backward - max([stage.work for stage in stages]))
+
+
+def waits_to_update(stages: Sequence[StageCost], positions: int) -> float:
+    """Seconds by which the longest tail is too short: the first position, which is done last, sums its gradients before
+    any other may update its own, which may take longer than its own update."""
+    places = [stages[position::positions] for position in range(positions)]
+    updates = [sum([stage.optimizer + stage.gathered for stage in own]) for own in places]
+    summed = [sum([stage.buckets + stage.summed for stage in own]) for own in places]
+    return summed[0] + max(updates) - max([both[0] + both[1] for both in zip(summed, updates, strict=True)])
+
+
 def _hidden(stage: StageCost, positions: int, microbatches: int) -> float:
     """Seconds of a stage's weight gradients that fill what would be bubble: its drain, and its warm-up if it can."""
     if positions == 1:
