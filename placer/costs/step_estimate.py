@@ -23,7 +23,6 @@ from placer.costs.timing.step import (
     step_seconds,
     waits_between_passes,
     waits_between_turns,
-    waits_to_update,
 )
 from placer.costs.timing.ways import ways
 from placer.graph import affine_sum
@@ -179,8 +178,8 @@ def _chained(
     The order of the plan is played too where that may say more: where what skips stages takes a good share of the step,
     which the closed form has go on to the next stage and find no way full, and where positions that take turns are
     slowest in different ones, which then wait for each other, or come to their next turn before the first microbatch,
-    as a last one that is small lets them; where forwards are slowest at another position than backwards, which all
-    follow them; and where others have more to update than the first, which is done last.
+    as a last one that is small lets them; and where forwards are slowest at another position than backwards, which
+    all follow them.
     """
     positions, count = plan.positions, len(plan.microbatches)
     turns = len(stages) // positions
@@ -190,11 +189,8 @@ def _chained(
     closed = _Step(step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication)
     found = skipping(plan)
     skips = bool(found) and _alone(own, plan, found) >= PLAYED * closed.seconds
-    waits = max(
-        waits_between_turns(stages, positions, count), waits_between_passes(stages, plan.schedule, count),
-        waits_to_update(stages, positions),
-    )  # fmt: skip
-    if skips or waits >= PLAYED * closed.seconds:
+    turned, passed = waits_between_turns(stages, positions, count), waits_between_passes(stages, plan.schedule, count)
+    if skips or max(turned, passed) >= PLAYED * closed.seconds:
         return max(closed, _branched(own, plan, stages, chosen))
     return closed
 

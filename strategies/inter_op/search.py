@@ -347,7 +347,8 @@ def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) 
     """Keep `cuts` if they are better than the best so far.
 
     They are the best of their outline by the closed form. A plan whose estimate is above that (what skips stages waits
-    for ways, turns that differ for each other) leaves it open where other cuts may be as fast.
+    for ways, turns that differ for each other, passes for their slowest position) leaves it open where other cuts may
+    be as fast.
     """
     if cuts is None or cuts.value + costs.places.fixed >= search.ceiling:
         return
@@ -365,7 +366,7 @@ def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) 
 def _played(search: _OutlineSearch, outline: Outline, cuts: StageCuts, closed: float) -> float:
     """Seconds of a plan whose order the estimate plays; of others those of the closed form."""
     problem = search.problem
-    if not problem.graph.skips and outline.virtual == 1:
+    if not problem.graph.skips and outline.virtual == 1 and outline.schedule != "gpipe":
         return closed
     plan = plan_of(problem, outline, cuts.cuts, cuts.recompute, search.layout(outline.layout))
     seconds = predicted_seconds(problem.costs, plan).total

@@ -93,11 +93,3 @@ def test_a_graph_of_replicated_stages_is_estimated_as_it_is_simulated(graph: Gra
     plan = replace(plan, stages=stages, schedule="branched")
     assume(len(stages) > 1 and not check(plan))
     assert abs(ratio(plan) - 1) <= AGREEMENT
-
-
-def test_who_has_most_to_update_waits_until_the_first_position_has_summed_its_gradients() -> None:
-    """Before anybody updates all meet; the last stage's own gradients were scattered long before."""
-    blocks = [BlockSpec(flops=10**6, output=10, parameters=size) for size in (10**6, 4 * 10**6)]
-    plan = pipeline_plan(chain_graph(blocks), positions=2, replicas=2, microbatches=1)
-    plan = replace(plan, stages=(plan.stages[0], replace(plan.stages[1], sharding="gradients")))
-    assert abs(ratio(plan) - 1) <= AGREEMENT

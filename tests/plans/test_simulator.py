@@ -44,7 +44,7 @@ def homogeneous(draw: st.DrawFn, name: ScheduleName) -> Plan:
     replicas = draw(st.integers(1, 2))
     spec = BlockSpec(
         flops=draw(st.integers(10**7, 10**8)),
-        parameters=draw(st.integers(10, 1_000)),
+        parameters=10 ** draw(st.integers(1, 6)),
         output=draw(st.integers(1, 1_000)),
     )
     return pipeline_plan(

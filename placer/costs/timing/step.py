@@ -7,14 +7,14 @@ With F, B seconds of one full microbatch (B with recompute and gathers), W the w
 messages a stage sends on and gets back per microbatch, X = X_f + X_b, A the seconds of adding to gradients that exist
 already, F', B' of the last microbatch (which may be smaller), m microbatches, p positions, v stages per position:
 
-    1f1b          fill = F + B + X + chained
-                  steady = (m-2) (F + B) + F' + B' + (m-1) A + stalls X
+    1f1b          fill = F + B + A + X + chained
+                  steady = (m-2) (F + B + A) + F' + B' + stalls X
     gpipe         the same
-    interleaved   fill = (F + B + X) / v + tied;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B)
-                  turn = that of 1f1b / v;  rounds = (1 - 1/v) (F + B + X)
-    zero-bubble   fill = F + B + X + chained - hidden;  steady = that of 1f1b + hidden
+    interleaved   fill = (F + B + A + X) / v + tied;  steady = that of 1f1b, its stalls / v, + (1 - 1/v) (F + B + A)
+                  turn = that of 1f1b / v;  rounds = (1 - 1/v) (F + B + A + X)
+    zero-bubble   fill = F + B + X + chained - hidden;  steady = that of 1f1b + A + hidden
                   hidden = W + min(W, F, B - W) min(1, (m-1) / (p-1));  0 where p = 1
-    (m = 1: steady = (1 - 1/v) (F + B), turn = 0; rounds and turn of other schedules: 0)
+    (m = 1: A = 0, steady = (1 - 1/v) (F + B), turn = 0; rounds and turn of other schedules: 0)
     chained       = scatters of sharded gradients, which the last backward of a stage makes before the one of the stage
                     before it can begin, and those tied: sums that the first position has too, which wait for it
     tail          = reduction that the last backward does not hide, optimizer, gathering; interleaved: scatters
@@ -105,16 +105,19 @@ def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, mi
     """What one stage adds; `turns` stages share a position."""
     m = microbatches
     work, messages = stage.work, stage.messages
-    fill, steady, turn = work + messages, 0.0, 0.0
+    # What the last microbatch adds to gradients delays its way back, but for where that is done apart.
+    adding = stage.accumulate if m > 1 else 0.0
+    apart, adding = (adding, 0.0) if schedule == "zero-bubble" else (0.0, adding)
+    fill, steady, turn = work + adding + messages, 0.0, 0.0
     chained = stage.tied + (stage.scattered if turns == 1 else 0.0)
     tail = stage.tail - chained
     if m > 1:
         stalled = stalls(schedule, positions, m) * messages / turns
-        steady = (m - 2) * work + stage.last_forward + stage.last_backward + (m - 1) * stage.accumulate
+        steady = (m - 2) * (work + adding) + stage.last_forward + stage.last_backward + (m - 1) * apart
         turn, steady = steady / turns + stalled, steady + stalled
     if turns > 1:
         later = 1 - 1 / turns
-        return Terms(fill / turns + chained, steady + later * work, tail, later * fill, turn)
+        return Terms(fill / turns + chained, steady + later * (work + adding), tail, later * fill, turn)
     if schedule == "zero-bubble":
         hidden = _hidden(stage, positions, m)
         return Terms(fill - hidden + chained, steady + hidden, tail)
@@ -169,15 +172,6 @@ def waits_between_passes(stages: Sequence[StageCost], schedule: str, microbatche
         return 0.0
     forward, backward = max([stage.forward for stage in stages]), max([stage.backward for stage in stages])
     return max(0, microbatches - 2) * (forward + backward - max([stage.work for stage in stages]))
-
-
-def waits_to_update(stages: Sequence[StageCost], positions: int) -> float:
-    """Seconds by which the longest tail is too short: the first position, which is done last, sums its gradients before
-    any other may update its own, which may take longer than its own update."""
-    places = [stages[position::positions] for position in range(positions)]
-    updates = [sum([stage.optimizer + stage.gathered for stage in own]) for own in places]
-    summed = [sum([stage.buckets + stage.summed for stage in own]) for own in places]
-    return summed[0] + max(updates) - max([both[0] + both[1] for both in zip(summed, updates, strict=True)])
 
 
 def _hidden(stage: StageCost, positions: int, microbatches: int) -> float:

@@ -54,6 +54,14 @@ class Shown(NamedTuple):
 HIDDEN = Shown(0.0, 0.0, 0.0)
 
 
+class Added(NamedTuple):
+    """What adding to gradients adds to the terms of a block (`placer.costs.timing.step`)."""
+
+    fill: float
+    steady: float
+    turn: float
+
+
 def _scattered(shown: Shown, outline: Outline) -> float:
     """What scatters add at least to a step of an outline."""
     return shown.scatter / (outline.positions if outline.virtual > 1 else 1)
@@ -119,22 +127,23 @@ class RefinedBounds:
         terms = ScheduleTerms.of(outline)
         whole = terms.bound(outline.positions, full.rest[0], last.rest[0])
         block, count = self.bounds.commonest
-        adding = (outline.count - 1) * self._accumulate(block)
+        adding = self._adding(outline, block)
         fill = whole.fill + ((outline.stages - 1) * self._message(outline, places) + shown.fill) / outline.virtual
-        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
+        fill += count * adding.fill
+        mean = self._mean(outline, places, whole.steady, count * adding.steady + shown.steady)
         one = terms.bound(outline.positions, full.each[block], last.each[block])
-        steady = max(mean, -(-count // outline.positions) * (one.steady + adding))
+        steady = max(mean, -(-count // outline.positions) * (one.steady + adding.steady))
         inner = terms.inner(fill, steady, self._turn(outline, places, whole, one, adding))
         return fill + SLACK * (inner + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
 
     def _turn(
-        self, outline: Outline, places: PositionClasses, whole: LowerBound[float], one: LowerBound[float], adding: float
+        self, outline: Outline, places: PositionClasses, whole: LowerBound[float], one: LowerBound[float], adding: Added
     ) -> float:
         """What the slowest position takes at least for one of its turns, of `whole` the model, of commonest blocks each
-        `one`, which takes so much for `adding` to gradients; without collectives of sharded state."""
-        terms, count, v = ScheduleTerms.of(outline), self.bounds.commonest[1], outline.virtual
-        mean = self._mean(outline, places, terms.turn(whole), count * adding / v)
-        return max(mean, -(-count // outline.positions) * (terms.turn(one) + adding / v))
+        `one`; without collectives of sharded state."""
+        terms, count = ScheduleTerms.of(outline), self.bounds.commonest[1]
+        mean = self._mean(outline, places, terms.turn(whole), count * adding.turn)
+        return max(mean, -(-count // outline.positions) * (terms.turn(one) + adding.turn))
 
     def _mean(self, outline: Outline, places: PositionClasses, steady: float, added: float) -> float:
         """What the slowest position takes at least, for it is no faster than the mean of all; `added` anywhere."""
@@ -153,13 +162,13 @@ class RefinedBounds:
         whole = terms.bound(p, full.rest[0].plus(more[0]), last.rest[0].plus(more[1]))
         message = self._message(outline, places)
         shown = self.gathers.shown(outline, places)
-        adding = (outline.count - 1) * self._accumulate(block)
-        fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v
-        one, once = self._paces(outline, places)
-        mean = self._mean(outline, places, whole.steady, count * adding + shown.steady)
+        adding = self._adding(outline, block)
+        fill = whole.fill + ((outline.stages - 1) * message + shown.fill) / v + count * adding.fill
+        one, once = (pace + adding.steady for pace in self._paces(outline, places))
+        mean = self._mean(outline, places, whole.steady, count * adding.steady + shown.steady)
         stalled = terms.stalls(p) * message / v
         waits = np.where(np.arange(p) < p - 1, stalled, 0.0)
-        steady = _shared(count, held, one + adding, once + adding, waits, mixed=v > 1, least=mean)
+        steady = _shared(count, held, one, once, waits, mixed=v > 1, least=mean)
         plain = terms.bound(p, full.each[block], last.each[block])
         inner = terms.inner(fill, steady, self._turn(outline, places, whole, plain, adding))
         return fill + SLACK * (inner + _scattered(shown, outline) + self._tail(outline, places)) + places.fixed
@@ -234,12 +243,15 @@ class RefinedBounds:
         """Seconds of updating what is held on the device that does it soonest: few launches may beat fast memory."""
         return min(update_seconds(held, self.costs.numerics, self.costs.priced, chip, parts) for chip in self._chips)
 
-    def _accumulate(self, block: int) -> float:
-        """Seconds of adding a block's gradients to earlier ones, on the fastest device."""
-        held = self.costs.ranges.of(block, block + 1).counts
-        if held.elsewhere:
-            return 0.0
-        return min(accumulate_seconds(held, self.costs.numerics, chip) for chip in self._chips)
+    def _adding(self, outline: Outline, block: int) -> Added:
+        """What adding a block's gradients to earlier ones adds to the terms of a step, on the fastest device."""
+        held, m, v = self.costs.ranges.of(block, block + 1).counts, outline.count, outline.virtual
+        if held.elsewhere or m == 1:
+            return Added(0.0, 0.0, 0.0)
+        seconds = min(accumulate_seconds(held, self.costs.numerics, chip) for chip in self._chips)
+        if outline.schedule == "zero-bubble":
+            return Added(0.0, (m - 1) * seconds, 0.0)
+        return Added(seconds / v, (m - 1 - 1 / v) * seconds, (m - 2) * seconds / v)
 
     @cached_property
     def _chips(self) -> tuple[Device, ...]:
