@@ -14,12 +14,12 @@ from itertools import accumulate, product
 from statistics import median
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placer.cluster.cluster import Cluster, Node
 from placer.costs.timing import step as steptime
-from placer.errors import InfeasibleError
+from placer.errors import InfeasibleError, UsageError
 from placer.plans.plan import Plan
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
@@ -74,10 +74,19 @@ RATIOS: list[tuple[float, float]] = []
 REPRODUCED = settings(max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
+def every_plan_tried(problem: Problem) -> Answer:
+    """The best of every plan; now and then a problem is drawn that has more than the enumeration takes."""
+    try:
+        return answer(problem, "exhaustive")
+    except UsageError as error:
+        assume("more than" not in str(error))
+        raise
+
+
 @REPRODUCED
 @given(small_problems())
 def check_exact(problem: Problem) -> None:
-    wanted = answer(problem, "exhaustive")
+    wanted = every_plan_tried(problem)
     for name in EXACT:
         found = answer(problem, name)
         assert same(found.seconds, wanted.seconds), f"{name}: {found} instead of {wanted}"
