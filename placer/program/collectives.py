@@ -5,7 +5,8 @@ sharded stages               FSDP2: gather and scatter per unit (see `fsdp`); pl
 several stages, replicated   placer: each stage's buckets after its last backward
 state of the optimizer       placer: whole parameters, gathered after the update from those that updated rows of them
 replicas of several devices  parts of gradients summed over the replica's devices
-all                          tied parameters held by several stages, the squared norm, the loss
+all                          tied parameters held by several stages, the squared norm, the loss; with opaque parts which
+                             weights gradients reached
 
 Data parallelism reduces over the devices that stand alike in their replicas (`inner`). Sums over ranks on GPUs and on
 CPUs say in which way they are done (`mixed_allreduce`), those of gradients over several hosts where the plan says so
@@ -19,6 +20,7 @@ from dataclasses import replace
 from typing import Literal
 
 from placer.costs.communication.side_by_side import side_by_side
+from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.plans.schedule import Action
 from placer.plans.transfers import position_of
@@ -40,10 +42,13 @@ from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import sum_route
 from placer.program.ranks import like_ranks, rank_of, summed_ranks
 from placer.program.reductions import planned_route
+from placer.rules.opaque import is_part
 from placer.spmd.parameter_layouts import held_parameters
 
 # The squared norm and the loss are summed in float64.
 SCALAR_BYTES = 8
+# Whether a weight was reached is said in float32.
+REACHED_BYTES = 4
 
 
 def stage_collectives(
@@ -62,7 +67,8 @@ def stage_collectives(
 
 
 def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0) -> Iterator[Collective]:
-    """What follows a rank's last computation: parts of gradients, tied parameters by name, the norm, the loss."""
+    """What follows a rank's last computation: parts of gradients, tied parameters by name, what was reached, the norm,
+    the loss."""
     yield from _parts(plan, position, replica, inner)
     for name, stages in sorted(shared_parameters(plan).items()):
         collective = _tied(plan, name, stages, position, (replica, inner))
@@ -71,9 +77,22 @@ def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0)
     everyone = tuple(range(plan.world_size))
     if len(everyone) == 1:
         return
+    told = REACHED_BYTES * len(told_weights(plan.graph))
+    if told:
+        yield Collective(
+            kind="all_reduce", engine="placer", purpose="reached", ranks=everyone, bytes=told, dtype="float32",
+            way=sum_route(plan, everyone, told),
+        )  # fmt: skip
     if plan.settings.clip_norm is not None:
         yield _scalar(plan, "norm", everyone)
     yield _scalar(plan, "loss", everyone)
+
+
+def told_weights(graph: Graph) -> tuple[str, ...]:
+    """The weights of which each step has to tell whether a gradient reached them: all, where a part that is not looked
+    into has one; () otherwise, as ops say it beforehand."""
+    parts = any(is_part(op) and any(output.requires_grad for output in op.outputs) for _, op in graph.ops)
+    return tuple(name for name, one in graph.parameters.items() if one.trainable) if parts else ()
 
 
 def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[Collective]:

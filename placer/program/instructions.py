@@ -66,13 +66,14 @@ class Message:
 class Collective:
     """A collective of `ranks` over `bytes` (of the full buffer). `engine` says who issues it; placer's are prescribed,
     those of DDP and FSDP2 expected. `purpose`: gradients, parameters, parts (of gradients, summed over the devices of a
-    replica), tied, norm, loss. `unit` names what is moved (a bucket, an FSDP unit, a tied parameter), `overlaps` says
-    that it may run beside the Compute it follows. `dtype`: of its elements. `way`: how ranks on accelerators and on
-    CPUs do it together, or those on several hosts as the plan says; None where one library does."""
+    replica), tied, reached (of each weight whether a gradient reached it), norm, loss. `unit` names what is moved (a
+    bucket, an FSDP unit, a tied parameter), `overlaps` says that it may run beside the Compute it follows. `dtype`: of
+    its elements. `way`: how ranks on accelerators and on CPUs do it together, or those on several hosts as the plan
+    says; None where one library does."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     engine: Engine
-    purpose: Literal["gradients", "parameters", "parts", "tied", "norm", "loss"]
+    purpose: Literal["gradients", "parameters", "parts", "tied", "reached", "norm", "loss"]
     ranks: tuple[int, ...]
     bytes: int
     stage: int = -1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from placer.graph import Op
 from placer.rules.calls import Call, Value, Work
 
 TARGET = "placer::opaque"
@@ -40,6 +41,11 @@ class Counted:
 
 
 _COSTS: dict[str, Counted] = {}
+
+
+def is_part(op: Op) -> bool:
+    """Whether an op is an opaque part."""
+    return op.target.startswith(f"{TARGET.replace('::', '.')}.")
 
 
 def state_cost(name: str, cost: Counted) -> None:

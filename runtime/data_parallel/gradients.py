@@ -1,6 +1,7 @@
 """What happens to a rank's gradients after its last backward: summed over replicas by buckets, over the devices of its
-replica where each has a part, over the stages that share a parameter, and their norm over the whole model taken, each
-element counted once. After an update of rows of theirs replicas get each other's."""
+replica where each has a part, over the stages that share a parameter, what no rank reached taken away again, and their
+norm over the whole model taken, each element counted once. After an update of rows of theirs replicas get each
+other's."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from torch.distributed.tensor import DTensor
 
 from placer.plans.plan import Plan
 from placer.program.buckets import divided_buckets, gradient_buckets, part_buckets, shared_parameters
-from placer.program.collectives import tied_by_inner, tied_by_shard
+from placer.program.collectives import tied_by_inner, tied_by_shard, told_weights
 from placer.program.instructions import Collective, Program
+from placer.runtime.data_parallel.reached import Heard, told
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.tensors import flat, local_part, spread, sum_over, summed_in
 from placer.runtime.distributed.world import Groups
@@ -52,6 +54,8 @@ class Gradients:
     ties: how their gradients are summed.
     pieces: what this rank holds of each.
     zero1: the stages whose optimizer's state the replicas divide.
+    told: the weights of which ranks tell each other whether they reached them; heard: what engines that fill in zeros
+    reached, by stage.
     counts_own: whether this rank's whole (not sharded or divided) gradients enter the norm: only one replica's do.
     """
 
@@ -60,23 +64,26 @@ class Gradients:
     shared: Mapping[str, tuple[int, ...]]
     ties: Mapping[str, Tie]
     zero1: Mapping[int, Zero1]
+    told: tuple[str, ...]
+    heard: Mapping[int, Heard]
     counts_own: bool
     pieces: Pieces
     groups: Groups
     observer: Observer
     _summed: set[str] = field(default_factory=set, init=False)
+    _made_up: set[nn.Parameter] = field(default_factory=set, init=False)
     _squared: torch.Tensor | None = field(default=None, init=False)
 
     @staticmethod
     def of(
         plan: Plan, program: Program, parameters: Parameters, *, shards: int, zero1: Mapping[int, Zero1],
-        counts_own: bool, pieces: Pieces, groups: Groups, observer: Observer,
+        counts_own: bool, pieces: Pieces, groups: Groups, observer: Observer, heard: Mapping[int, Heard],
     ) -> Gradients:  # fmt: skip
         """Those of a rank with `program`, one of `shards` replicas."""
         return Gradients(
             parameters=parameters, buckets=_buckets(plan, program), shared=shared_parameters(plan),
             ties=_ties(plan, program, shards), zero1=zero1, counts_own=counts_own, pieces=pieces, groups=groups,
-            observer=observer,
+            observer=observer, told=told_weights(plan.graph), heard=heard,
         )  # fmt: skip
 
     def reduce(self, collective: Collective) -> None:
@@ -85,6 +92,8 @@ class Gradients:
             self._reduce_bucket(collective)
         elif collective.purpose == "tied":
             self._reduce_tied(collective)
+        elif collective.purpose == "reached":
+            self._leave_unreached(collective)
         elif collective.purpose == "parameters":
             named = self.parameters[collective.stage]
             members = [named[name] for name in self.buckets[collective.stage, collective.unit]]
@@ -110,14 +119,16 @@ class Gradients:
     def finish(self) -> None:
         """End a step that needs no norm."""
         self._sum_local_ties()
-        self._squared, self._summed = None, set()
+        self._squared, self._summed, self._made_up = None, set(), set()
+        for heard in self.heard.values():
+            heard.names.clear()
 
     def _reduce_bucket(self, collective: Collective) -> None:
         named = self.parameters[collective.stage]
         members = [named[name] for name in self.buckets[collective.stage, collective.unit] if name in named]
         if not members:
             return
-        gradients = [local_part(_gradient(parameter)) for parameter in members]
+        gradients = [local_part(self._gradient(parameter)) for parameter in members]
         total = flat(gradients)
         if not total.is_complex():  # there are none of few bits
             total = total.to(getattr(torch, collective.dtype))  # float32 for 16 bits, and these where compressed
@@ -129,7 +140,7 @@ class Gradients:
         total = self._sum_over_stages(name)
         if total is None:
             return
-        tie, gradient = self.ties[name], _gradient(self._held(name)[0])
+        tie, gradient = self.ties[name], self._gradient(self._held(name)[0])
         if not tie.counts:
             total.zero_()
         if tie.by_shard or not isinstance(gradient, DTensor):
@@ -154,16 +165,16 @@ class Gradients:
         held = self._held(name)
         if not held:
             return None
-        first = local_part(_gradient(held[0]))
+        first = local_part(self._gradient(held[0]))
         total = first.to(summed_in(first.dtype), copy=True, memory_format=torch.contiguous_format)
         for parameter in held[1:]:
-            total += local_part(_gradient(parameter))
+            total += local_part(self._gradient(parameter))
         return total
 
     def _give(self, name: str, total: torch.Tensor) -> None:
         self._summed.add(name)
         for parameter in self._held(name):
-            local_part(_gradient(parameter)).copy_(total)
+            local_part(self._gradient(parameter)).copy_(total)
 
     def _held(self, name: str) -> list[nn.Parameter]:
         stages = self.shared[name]
@@ -197,15 +208,38 @@ class Gradients:
                 if self.pieces.counts(name) and (isinstance(gradient, DTensor) or self.counts_own):
                     yield gradient
 
+    def _gradient(self, parameter: nn.Parameter) -> torch.Tensor:
+        """The gradient; zeros where there is none, as every rank must take part: a weight that trains gets them."""
+        if parameter.grad is not None:
+            return parameter.grad
+        made = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
+        if parameter.requires_grad:
+            self._made_up.add(parameter)
+            parameter.grad = made
+        return made
+
+    def _leave_unreached(self, collective: Collective) -> None:
+        """Take away the zeros of weights that no rank reached."""
+        self._sum_local_ties()
+        every = [(name, one) for named in self.parameters.values() for name, one in named.items()]
+        here = next((one.device for _, one in every), torch.device("cpu"))
+        ranks = told(self.told, set(self._reached()), here)
+        self.sum_over(collective, ranks)
+        unreached = {name for name, count in zip(self.told, ranks.tolist(), strict=True) if not count}
+        for name, parameter in every:
+            if name in unreached:
+                parameter.grad = None
+
+    def _reached(self) -> Iterator[str]:
+        """The weights that a gradient of this rank's own reached."""
+        for stage, named in self.parameters.items():
+            if stage in self.heard:
+                yield from self.heard[stage].names
+            else:
+                yield from (n for n, one in named.items() if one.grad is not None and one not in self._made_up)
+
     def _tell(self, collective: Collective, size: int) -> None:
         self.observer.collective(replace(collective, bytes=size))
-
-
-def _gradient(parameter: nn.Parameter) -> torch.Tensor:
-    """The gradient; zeros are put where there is none, as every rank must take part."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
-    return parameter.grad
 
 
 def _buckets(plan: Plan, program: Program) -> dict[tuple[int, str], tuple[str, ...]]:

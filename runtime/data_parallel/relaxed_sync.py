@@ -50,7 +50,7 @@ from placer.runtime.distributed.tensors import flat, spread
 from placer.runtime.observer import Observer
 
 #: Purposes of the program's collectives that a replica does not do in every step, or does by itself.
-_LEFT_OUT = frozenset({"gradients", "norm"})
+_LEFT_OUT = frozenset({"gradients", "reached", "norm"})
 
 
 class RelaxedSync(Protocol):

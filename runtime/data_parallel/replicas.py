@@ -6,6 +6,9 @@
                   parameters gathered between forward and backward. It divides along dim 0: parameters without dims
                   stay whole, and placer reduces their gradients
 
+Where a step may bring some weights no gradient (`hears`), engines listen to which it reaches, and take zeros for the
+others: DDP is brought to all of them, FSDP2 is given the zeros (`reached`).
+
 Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
 FSDP2 by a divide factor of 1. Only the backward of a stage's last microbatch reduces.
 
@@ -36,6 +39,7 @@ from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute
 from placer.runtime.data_parallel.bucket_hook import BucketHook
 from placer.runtime.data_parallel.compression import CompressedReduceScatter
+from placer.runtime.data_parallel.reached import Heard, coming_to, fill_in, gathered, shards
 from placer.runtime.distributed.tensors import GroupOf, summed_in
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
@@ -51,6 +55,8 @@ class Replica:
 
     def __init__(self, stage: StageModule) -> None:
         self.stage = stage
+        #: What an engine that fills in zeros was brought a gradient of.
+        self.heard = Heard()
 
     def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs."""
@@ -76,8 +82,13 @@ class DdpReplica(Replica):
 
     grouped = True
 
-    def __init__(self, stage: StageModule, group: dist.ProcessGroup, bucket_bytes: int, hook: BucketHook) -> None:
+    def __init__(
+        self, stage: StageModule, group: dist.ProcessGroup, bucket_bytes: int, hook: BucketHook, *, hears: bool
+    ) -> None:
         super().__init__(stage)
+        self._hears = hears
+        if hears:
+            self.heard.listen(stage.own_parameters())
         # Autograd gives dims of size 1 other strides than DDP's buckets do; both say the same.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         self._engine = DistributedDataParallel(
@@ -93,7 +104,11 @@ class DdpReplica(Replica):
     def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs; DDP is armed by `before_backward`, so that forwards may run ahead (gpipe)."""
         with self._engine.no_sync():
-            return cast(Tensors, self._engine(mode, *tensors))
+            made = cast(Tensors, self._engine(mode, *tensors))
+        if not self._hears or not torch.is_grad_enabled():
+            return made
+        weights = (one for one in self.stage.parameters() if one.requires_grad)
+        return (*made[:-1], coming_to(made[-1], weights))  # a stage that is the whole model gives the loss last
 
     def before_backward(self, last: bool) -> None:
         """Arm the reducer before the backward that completes the gradients."""
@@ -130,7 +145,7 @@ class FsdpReplica(Replica):
     grouped = True
 
     def __init__(
-        self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding, compressed: torch.dtype | None
+        self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding, compressed: torch.dtype | None, *, hears: bool
     ) -> None:
         super().__init__(stage)
         self._compressed = compressed
@@ -145,9 +160,15 @@ class FsdpReplica(Replica):
                 cast(BlockModule, block).gives_up = gives_up
         # The root is used by several blocks: it stays gathered from forward to backward.
         self._root = self._shard(stage, mesh, False)
+        self._shards = shards(stage, self._sharded) if hears else {}
+        if hears:
+            self.heard.listen({name: one for name, one in stage.own_parameters().items() if name not in self._shards})
+            for module in self._sharded:
+                fill_in(module)
 
     def before_backward(self, last: bool) -> None:
         """Scatter gradients in the last backward only."""
+        self.heard.listen(gathered(self._shards))
         self._root.set_requires_gradient_sync(last)
         self._root.set_is_last_backward(last)
 
@@ -189,20 +210,22 @@ def replica(
     bucket_bytes: int | None,
     way: SumRoute | ServerRoute | None,
     compressed: torch.dtype | None = None,
+    hears: bool = False,
 ) -> Replica:
     """`stage` held as its plan says by `ranks`; in buckets of `bucket_bytes` DDP sums its gradients in this way, unless
-    that is None. compressed: the 16 bits to which gradients are cast while they are summed, None: they are not."""
+    that is None. compressed: the 16 bits to which gradients are cast while they are summed, None: they are not. hears:
+    whether a step may bring some weights no gradient."""
     if len(ranks) == 1:
         return Replica(stage)
     group = group_of(ranks)
     if planned.by_fsdp:
         mesh = DeviceMesh.from_group(group, device.type, mesh=list(ranks))
-        return FsdpReplica(stage, mesh, planned.sharding, compressed)
+        return FsdpReplica(stage, mesh, planned.sharding, compressed, hears=hears)
     # DDP refuses a module of which it would have nothing to sum.
     if bucket_bytes is None or not any(parameter.requires_grad for parameter in stage.parameters()):
         return Replica(stage)
     hook = BucketHook(ranks=ranks, way=way, group_of=group_of, observer=observer, compressed=compressed)
-    return DdpReplica(stage, group, bucket_bytes, hook)
+    return DdpReplica(stage, group, bucket_bytes, hook, hears=hears)
 
 
 def add_up_wide(parameters: Iterable[nn.Parameter]) -> None:

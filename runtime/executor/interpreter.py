@@ -218,6 +218,7 @@ class Interpreter:
         if found is None:
             return
         with self.observer.during("backward"):
+            replica.heard.deaf = found.ghost
             replica.before_backward(action == self._last[stage])
             roots, gradients = self._roots(step, stage, microbatch, found)
             leaves = [leaf for leaf in found.leaves.values() if leaf.requires_grad]

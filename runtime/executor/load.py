@@ -145,6 +145,7 @@ def _executor(
     gradients = Gradients.of(
         plan, program, held.parameters, shards=len(held.ranks), zero1=held.zero1,
         counts_own=program.replica == 0 or synchrony.relaxed, pieces=model.pieces, groups=groups, observer=held.relay,
+        heard={stage: one.heard for stage, one in held.replicas.items() if one.grouped},
     )  # fmt: skip
     updater = rank_updater(plan, held.parameters, held.zero1, optimizer, device)
     state = model_state(

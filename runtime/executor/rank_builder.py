@@ -16,7 +16,7 @@ from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.plans.transfers import position_of
 from placer.program.buckets import shared_parameters
-from placer.program.collectives import tied_by_inner
+from placer.program.collectives import tied_by_inner, told_weights
 from placer.program.instructions import Program
 from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of_rank, replica_ranks
 from placer.program.reductions import planned_route
@@ -158,7 +158,7 @@ def rank_state(
             fill(stage)
         replicas[index] = replica(
             stage, plan.stages[index], ranks, groups.of, relay, device=model.device, bucket_bytes=bucket_bytes,
-            way=planned_route(plan, index, ranks), compressed=compressed,
+            way=planned_route(plan, index, ranks), compressed=compressed, hears=bool(told_weights(plan.graph)),
         )  # fmt: skip
         if sharded:
             fill(stage)

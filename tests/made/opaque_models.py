@@ -46,6 +46,48 @@ def routed() -> nn.Module:
     return Routed()
 
 
+class ByRow(nn.Module):
+    """A layer for rows that begin with more than 1, one for the others, one for none; one without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.few, self.most, self.none, self.aside = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y: torch.Tensor = self.aside(x)
+        kind = (x[:, 0] > 1).long()
+        for number, layer in enumerate((self.most, self.few, self.none)):
+            rows = (kind == number).nonzero()[:, 0]
+            if rows.numel():
+                scale = self.scale if number else 1.0
+                y = y.index_add(0, rows, layer(x[rows]) * scale)
+        return y
+
+
+class RoutedByRow(nn.Module):
+    """Layers behind one that does something else with each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = ByRow()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of what comes out."""
+        y = self.router(x)
+        for layer in self.layers:
+            y = torch.tanh(layer(y))
+        loss: torch.Tensor = nn.functional.mse_loss(y, torch.zeros_like(y))
+        return loss
+
+
+def routed_by_row() -> nn.Module:
+    """A model whose weights are reached by some rows each."""
+    return RoutedByRow()
+
+
 class Noise(nn.Module):
     """Noise that only torch's generator gives."""
 

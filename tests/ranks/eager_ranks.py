@@ -42,6 +42,20 @@ def trained(plan: Plan) -> Trained:
         )
 
 
+def reached(
+    plan: Plan, given: list[dict[str, torch.Tensor]]
+) -> tuple[tuple[frozenset[str], ...], dict[str, torch.Tensor]]:
+    """The weights that have a gradient in each step on these batches, on rank 0, tied ones by each
+    name, and the state after them."""
+    with world():
+        executor, found = load(plan, capture=capture_of(plan)), []
+        executor.keeps_gradients = True
+        for batch in given:
+            executor.step(batch)
+            found.append(frozenset(executor.last_gradients))
+        return tuple(found), executor.full_state_dict()
+
+
 def group_after_close(plan: Plan) -> bool:
     """Whether the process group that this rank had before it loaded `plan` is there when the executor is closed."""
     with world():
@@ -166,6 +180,22 @@ def on_one_device(plan: Plan) -> Trained:
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with torch.no_grad():
         return Trained(losses=tuple(losses), state=state, evaluated=float(model.eval()(**next(batches(plan)))))
+
+
+def reached_on_one_device(
+    plan: Plan, given: list[dict[str, torch.Tensor]]
+) -> tuple[tuple[frozenset[str], ...], dict[str, torch.Tensor]]:
+    """The same of the model itself, the whole batch at once."""
+    model, found = prepared_model(plan, None, torch.device("cpu")), []
+    optimizer = optimizer_factory(plan.settings)(model.parameters())
+    for batch in given:
+        optimizer.zero_grad()
+        model(**batch).backward()
+        every = model.named_parameters(remove_duplicate=False)
+        found.append(frozenset(name for name, one in every if one.grad is not None))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), plan.settings.clip_norm or float("inf"))
+        optimizer.step()
+    return tuple(found), model.state_dict()
 
 
 def evaluated(plan: Plan, state: dict[str, torch.Tensor]) -> float:

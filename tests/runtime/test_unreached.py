@@ -13,6 +13,7 @@ import torch
 from eager_ranks import (
     asked_after_a_failure,
     asked_for_one_rate,
+    batches,
     differences,
     given_more_than_inputs,
     given_own_batches,
@@ -20,6 +21,8 @@ from eager_ranks import (
     group_after_close,
     loaded_again,
     on_one_device,
+    reached,
+    reached_on_one_device,
     trained,
 )
 from examples.parity.cases import Case, plan_of
@@ -49,6 +52,13 @@ def test_what_no_gradient_reaches_stays_as_on_one_device(case: Case) -> None:
     expected = on_one_device(plan)
     for found in on_ranks(plan.world_size, trained, plan):
         assert differences(found, expected) == []
+
+
+@pytest.mark.parametrize("model", ["unreached", "severed", "borrowing"])
+def test_what_no_gradient_reaches_has_none_after_a_sum_either(model: str) -> None:
+    plan = plan_of(Case(model=f"writing_models:{model}", shapes=BATCH, positions=2, replicas=2))
+    given = list(batches(plan))
+    assert on_ranks(4, reached, plan, given)[0][0] == reached_on_one_device(plan, given)[0]
 
 
 ROOTED = Case(model="execute_models:rooted", shapes=DELICATE, positions=2, replicas=2, microbatches=(4, 3, 1))

@@ -29,8 +29,8 @@ MOST_DEVICES = 4_096
 MOST_LINES = 60
 # So that few devices do not fill the page.
 FEWEST_ACROSS = 12
-# Single numbers that all ranks sum: not worth a line.
-OF_ALL = ("loss", "norm")
+# What all ranks sum and is small: not worth a line.
+OF_ALL = ("loss", "norm", "reached")
 LINK_COLORS = {"between stages": "#f2a541", "between replicas": "#d9672b"}
 
 

@@ -25,7 +25,7 @@ from torch.utils import _pytree
 from placer.errors import CaptureError, UncapturableError, UsageError, near_names
 from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
-from placer.rules.opaque import TARGET, OpaqueCost
+from placer.rules.opaque import OpaqueCost, is_part
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, PartError, arguments_of, rows_of, try_part
 from placer.tracer.export.torchs_own.saved import without_saved_hooks
 
@@ -105,8 +105,7 @@ def part_draws(name: str) -> bool:
 
 def parts_of(graph: Graph) -> tuple[str, ...]:
     """The names of the opaque parts of a captured graph."""
-    target = f"{TARGET.replace('::', '.')}."
-    names = (ast.literal_eval(op.arguments.rpartition(", ")[2]) for _, op in graph.ops if op.target.startswith(target))
+    names = (ast.literal_eval(op.arguments.rpartition(", ")[2]) for _, op in graph.ops if is_part(op))
     return tuple(dict.fromkeys(names))
 
 
