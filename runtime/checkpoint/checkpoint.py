@@ -53,6 +53,7 @@ from placer.runtime.checkpoint.stateful import (
     Stateful,
     keep_buffers_of,
     keep_random_of,
+    keep_reached_of,
     on_host,
     take_random_state,
     with_random_state,
@@ -207,6 +208,7 @@ class Checkpoints:
         for reason in filter(None, told):
             raise UsageError(f"the checkpoint {path} {reason}")
         kept = {key for keys in self._every(optimizer_keys(state)) for key in keys}
+        keep_reached_of(state, index.state_dict_metadata)
         times = max(self._every(len(asked)))  # each is a deed of all ranks, of which some hold nothing of the kind
         try:
             for one in (*asked, *({} for _ in range(times - len(asked)))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Protocol, Union
 
 import torch
@@ -87,6 +87,15 @@ def keep_buffers_of(state: State, names: Container[str]) -> tuple[str, ...]:
     for name in lacking:
         del beside[name]
     return lacking
+
+
+def keep_reached_of(state: State, names: Iterable[str]) -> None:
+    """Ask for the optimizer's state only of weights of which a checkpoint with these `names` has some: no gradient had
+    reached the others when it was written."""
+    found, every = {name.rpartition(".")[0] for name in names}, state.get("optimizer", {})
+    assert isinstance(every, dict)
+    for name in [name for name, one in every.items() if isinstance(one, dict) and f"optimizer.{name}" not in found]:
+        del every[name]
 
 
 def random_key(rank: int, kind: str = "cpu") -> str:

@@ -73,8 +73,14 @@ class TrainingState:
         self._executor.consolidate()
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what `state`, this rank's own memory, holds now: of a tied parameter the first copy."""
-        updater = self._executor.updater
+        """Take over what `state`, this rank's own memory, holds now: of a tied parameter the first copy; of one
+        without a state in the optimizer, that it has none yet."""
+        updater, kept = self._executor.updater, state.get("optimizer", {})
+        assert isinstance(kept, dict)
+        states = {} if updater.optimizer is None else updater.optimizer.state
+        for name, tensor in updater.updated.items():
+            if updater.copies.get(name, name) not in kept:
+                states.pop(tensor, None)
         for copy in [name for name in updater.updated if name in updater.copies]:
             _take_over(updater, copy, updater.copies[copy])
         updater.refresh_copies()

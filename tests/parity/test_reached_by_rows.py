@@ -4,6 +4,7 @@ none, as on one device, so that the optimizer leaves it as it is."""
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from placer.plans.settings import Precision
 from placer.program.collectives import told_weights
 from placer.rules import OpaqueCost
 from pool import on_ranks
+from split_runs import resumed
 
 ROWS = 8
 STEADY = frozenset(f"layers.{number}.{kind}" for number in range(3) for kind in ("weight", "bias"))
@@ -77,6 +79,14 @@ def test_gradients_of_16_bits_that_some_microbatches_lack_are_summed(layout: str
     assert on_ranks(2, reached, plan, batches(torch.bfloat16))[0][0] == (
         STEADY | MOST | FEW, STEADY | MOST, STEADY | MOST | FEW, STEADY | FEW
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["DDP", "ZeRO 3"])
+def test_a_run_goes_on_that_had_not_reached_all_weights(layout: str, tmp_path: Path) -> None:
+    plan, other, given = plan_of(layout), plan_of("ZeRO 1"), batches()
+    given = [given[1], given[1], given[0], given[2]]  # the checkpoint is written after two
+    straight, again = on_ranks(2, resumed, plan, other, str(tmp_path), given)[0]
+    assert again == pytest.approx(straight, rel=1e-9)
 
 
 def test_a_plan_with_such_a_part_is_verified() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from unittest import mock
 
@@ -129,10 +130,13 @@ def trained_and_loaded(plan: Plan) -> tuple[float, float]:
     return first.evaluate(batch), again.evaluate(batch)
 
 
-def resumed(plan: Plan, other: Plan, folder: str) -> tuple[list[float], list[float]]:
-    """The losses of steps 2 and 3 under `plan`, and of the same steps under `other` from a checkpoint after step 1."""
+def resumed(
+    plan: Plan, other: Plan, folder: str, given: Sequence[dict[str, torch.Tensor]] = ()
+) -> tuple[list[float], list[float]]:
+    """The losses of steps 2 and 3 under `plan`, and of the same steps under `other` from a checkpoint after step 1, on
+    batches that are given or random."""
     world = World(rank=dist.get_rank(), size=dist.get_world_size(), device=torch.device("cpu"))
-    batches = [tracer.random_batch(plan.graph, plan.rows, step) for step in range(4)]
+    batches = list(given) or [tracer.random_batch(plan.graph, plan.rows, step) for step in range(4)]
     first = load(plan, capture=capture_of(plan))
     for batch in batches[:2]:
         first.step(batch)
