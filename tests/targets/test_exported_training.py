@@ -113,8 +113,6 @@ def expressible() -> Plan:
     return next(plan for plan in drawn(20, precision="float32") if not inexpressible(plan, "transformers"))
 
 
-# Its next version calls the argument otherwise.
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_the_trainer_of_transformers_keeps_the_rate_of_the_plan() -> None:
     plan = expressible()
     said = json.loads(export_plan(plan, "transformers").text)["training_arguments"]

@@ -27,6 +27,8 @@ def lacks(layout: HybridLayout) -> Iterator[str]:
         yield "transformers' expert degree is a multiple of its tensor degree and divides the ranks that share state"
     if layout.expert > 1 and layout.sharding == "none":
         yield "transformers' experts lie on the ranks that share parameters, and the plan has replicated state"
+    if layout.on_cpus and layout.tensor > 1:  # seen with 5.24: accelerate, which it trains by, has no mesh there
+        yield "transformers' Trainer has no tensor parallelism on CPUs"
 
 
 def parts(layout: HybridLayout) -> dict[str, dict[str, object]]:
@@ -44,7 +46,7 @@ def parts(layout: HybridLayout) -> dict[str, dict[str, object]]:
     arguments: dict[str, object] = {
         "per_device_train_batch_size": layout.micro_rows,
         "gradient_accumulation_steps": layout.microbatches,
-        "gradient_checkpointing": layout.recompute,
+        "activation_checkpointing": layout.recompute,
         "bf16": settings.precision != "float32",
         "learning_rate": settings.learning_rate,
         # Left out, the Trainer lets the rate fall to nothing over its steps.
