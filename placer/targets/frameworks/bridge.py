@@ -14,12 +14,13 @@ import yaml
 from placer.targets.frameworks import megatron
 from placer.targets.frameworks.hybrid_layout import HybridLayout
 
-ABILITIES = replace(megatron.ABILITIES, framework="Megatron-Bridge")
+# Its mixed_precision has no name for float32, and fp16_mixed sums gradients in float16.
+ABILITIES = replace(megatron.ABILITIES, framework="Megatron-Bridge", precisions=frozenset(("bfloat16",)))
 
 
 def lacks(layout: HybridLayout) -> Iterator[str]:
     """What of a layout Megatron-Bridge has no words for."""
-    yield from (reason.replace("Megatron-LM", "Megatron-Bridge") for reason in megatron.lacks(layout))
+    yield from megatron.lacks(layout, ABILITIES)
 
 
 def overrides(layout: HybridLayout) -> dict[str, object]:
@@ -29,6 +30,8 @@ def overrides(layout: HybridLayout) -> dict[str, object]:
     model |= {"seq_length": layout.length} if layout.length else {}
     zero1 = bool(flags.get("use_distributed_optimizer"))
     ddp: dict[str, object] = {"use_distributed_optimizer": zero1}
+    # Recipes gather parameters beside the forward, which whole ones are not.
+    ddp |= {} if zero1 else {"overlap_param_gather": False}
     ddp |= {name: flags[key] for name, key in _DDP.items() if key in flags}
     return {
         "model": model,
@@ -36,8 +39,21 @@ def overrides(layout: HybridLayout) -> dict[str, object]:
         "ddp": ddp,
         "optimizer": {name: flags[key] for name, key in _OPTIMIZER.items() if key in flags}
         | {"use_distributed_optimizer": zero1},
+        "scheduler": scheduler(layout),
         **({"dataset": {"seq_length": layout.length}} if layout.length else {}),
-        **({"mixed_precision": _MIXED[layout.settings.precision]} if layout.settings.precision in _MIXED else {}),
+        "mixed_precision": "bf16_mixed",
+    }
+
+
+def scheduler(layout: HybridLayout) -> dict[str, object]:
+    """One rate and one decay throughout: a recipe's scheduler has its own, and writes both over the optimizer's."""
+    decay = layout.settings.weight_decay
+    return {
+        "lr_decay_style": "constant",
+        "lr_warmup_iters": 0,
+        "start_weight_decay": decay,
+        "end_weight_decay": decay,
+        "weight_decay_incr_style": "constant",
     }
 
 
@@ -57,4 +73,3 @@ _OPTIMIZER = {
     "adam_eps": "adam_eps", "sgd_momentum": "sgd_momentum", "weight_decay": "weight_decay", "clip_grad": "clip_grad",
     "optimizer_cpu_offload": "optimizer_cpu_offload", "optimizer_offload_fraction": "optimizer_offload_fraction",
 }  # fmt: skip
-_MIXED = {"bfloat16": "bf16_mixed", "float16": "fp16_mixed"}

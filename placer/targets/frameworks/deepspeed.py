@@ -45,9 +45,14 @@ def configuration(layout: HybridLayout) -> dict[str, object]:
         "optimizer": _optimizer(layout),
     }
     if settings.precision == "bfloat16-autocast":
-        found["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+        # Without the list, ZeRO sums the gradients of linear layers and convolutions in bfloat16.
+        found["torch_autocast"] = {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": []}
     elif settings.precision != "float32":
         found["bf16" if settings.precision == "bfloat16" else "fp16"] = {"enabled": True}
+    if sums_in_float32(layout) and settings.precision == "bfloat16":
+        found |= {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "fp32"}}
+    if settings.optimizer == "sgd" and layout.sharding != "none":
+        found["zero_allow_untested_optimizer"] = True  # refused otherwise
     if layout.tensor > 1:
         found["tensor_parallel"] = {"autotp_size": layout.tensor}
     if layout.context > 1:
@@ -60,9 +65,16 @@ def text(layout: HybridLayout, _base: str, _notes: tuple[str, ...]) -> str:
     return json.dumps(configuration(layout), indent=2) + "\n"
 
 
+def sums_in_float32(layout: HybridLayout) -> bool:
+    """Whether it sums gradients in float32: of bfloat16 it can be told to under ZeRO alone, of float16 it is not."""
+    if layout.settings.precision == "bfloat16":
+        return layout.sharding != "none"
+    return layout.settings.precision != "float16"
+
+
 def _element(layout: HybridLayout) -> int:
-    """Bytes of an element of a gradient."""
-    return 2 if layout.settings.precision in ("bfloat16", "float16") else 4
+    """Bytes of an element of a gradient as it is summed."""
+    return 4 if sums_in_float32(layout) else 2
 
 
 def _optimizer(layout: HybridLayout) -> dict[str, object]:

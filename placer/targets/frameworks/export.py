@@ -12,6 +12,7 @@ from placer.errors import PlacerError, UsageError
 from placer.plans.plan import Plan
 from placer.targets.frameworks.abilities import Abilities
 from placer.targets.frameworks.hybrid_layout import HybridLayout, hybrid_layout
+from placer.targets.frameworks.left_open import left_open
 
 FRAMEWORKS = ("torchtitan", "megatron", "bridge", "automodel", "deepspeed", "accelerate", "transformers")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -119,8 +120,7 @@ def _notes(plan: Plan, layout: HybridLayout, name: str) -> Iterator[str]:
         yield _harmless(f"ranks 0, 1, ... are the devices {', '.join(map(str, layout.devices))} of the cluster")
     if max(layout.tensor, layout.context, layout.expert) > 1:
         yield _harmless(f"ops within a layer are cut as {name} cuts them, which may not be op by op what placer priced")
-    if name == "transformers" and plan.settings.weight_decay and _has_vectors(plan):
-        yield "the Trainer leaves biases and norms out of weight decay, which placer's runs of the plan do not"
+    yield from left_open(name, layout, _has_vectors(plan))
 
 
 def _has_vectors(plan: Plan) -> bool:

@@ -24,15 +24,19 @@ STRATEGIES = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
 GRADIENT_BYTES = 4
 
 
-def lacks(layout: HybridLayout) -> Iterator[str]:
-    """What of a layout Megatron-LM has no words for."""
-    yield from ABILITIES.lacks(layout)
+def lacks(layout: HybridLayout, abilities: Abilities = ABILITIES) -> Iterator[str]:
+    """What of a layout Megatron-LM, or what is built on it, has no words for."""
+    yield from abilities.lacks(layout)
+    name = abilities.framework
     if layout.stack is None:
-        yield "Megatron-LM trains stacks of alike layers, and the model has none or several"
+        yield f"{name} trains stacks of alike layers, and the model has none or several"
+    if layout.settings.optimizer != "adamw" and layout.sharding == "optimizer" and layout.data_ranks > 1:
+        # core/optimizer/distrib_optimizer.py asserts it.
+        yield f"{name} shards the state of Adam alone (ZeRO 1), and the plan's optimizer is {layout.settings.optimizer}"
     if layout.pipeline > 1 and layout.sharding in STRATEGIES and layout.data_ranks > 1:
         yield "Megatron-FSDP beside a pipeline is not tried by Megatron's own tests; ZeRO 1 is"
     if layout.length and layout.context > 1 and layout.length % (2 * layout.context):
-        yield f"Megatron-LM divides the {layout.length} tokens of a row by twice the context degree {layout.context}"
+        yield f"{name} divides the {layout.length} tokens of a row by twice the context degree {layout.context}"
 
 
 def model_parallel(layout: HybridLayout) -> dict[str, object]:
@@ -69,8 +73,10 @@ def flags(layout: HybridLayout) -> dict[str, object]:
         found["seq_length"] = layout.length
     if layout.data_ranks > 1:
         found |= _state(layout)
-    if settings.precision in ("bfloat16", "float16"):
-        found["bf16" if settings.precision == "bfloat16" else "fp16"] = True
+    if settings.precision == "bfloat16":
+        found["bf16"] = True
+    elif settings.precision == "float16":  # whose gradients it sums in 16 bits, unless it is told
+        found |= {"fp16": True, "accumulate_allreduce_grads_in_fp32": True}
     if settings.offload == "optimizer":
         found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}
     found |= {"optimizer": "adam" if settings.optimizer == "adamw" else "sgd", "lr": settings.learning_rate}
@@ -78,6 +84,8 @@ def flags(layout: HybridLayout) -> dict[str, object]:
         found |= {"adam_beta1": settings.betas[0], "adam_beta2": settings.betas[1], "adam_eps": settings.epsilon}
     else:
         found["sgd_momentum"] = settings.momentum
+    # Left out, the rate falls to nothing over the run.
+    found |= {"lr_decay_style": "constant", "lr_warmup_iters": 0}
     return found | {"weight_decay": settings.weight_decay, "clip_grad": settings.clip_norm or 0.0}
 
 

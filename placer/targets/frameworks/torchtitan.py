@@ -8,6 +8,7 @@ Read in torchtitan/config/configs.py, trainer.py, distributed/{parallel_dims,pip
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from placer.plans.plan import ScheduleName
 from placer.targets.frameworks.abilities import Abilities
@@ -70,8 +71,8 @@ def training(layout: HybridLayout) -> dict[str, object]:
         fields["seq_len"] = layout.length
     fields["dtype"] = "float32"
     fields["mixed_precision_param"] = "float32" if layout.settings.precision == "float32" else "bfloat16"
-    if layout.settings.clip_norm is not None:
-        fields["max_norm"] = layout.settings.clip_norm
+    # Left out, torchtitan clips at a norm of 1.
+    fields["max_norm"] = inf if layout.settings.clip_norm is None else layout.settings.clip_norm
     if layout.pipeline > 1 or layout.expert > 1:
         fields["disable_cuda_graphs"] = True  # refused beside pipelines and blocking dispatchers
     return fields
@@ -93,7 +94,7 @@ def text(layout: HybridLayout, base: str, notes: tuple[str, ...]) -> str:
                  "weight_decay": settings.weight_decay}  # fmt: skip
     lines = [
         '"""' + notes[0], "", *notes[1:], '"""', "", "from dataclasses import replace", "",
-        "from torchtitan.components.optimizer import default_adamw",
+        "from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw",
         "from torchtitan.config import ParallelismConfig",
         *([f"from torchtitan.distributed.activation_checkpoint import {again}"] if again else []),
         f"from {module} import {function} as base",
@@ -104,6 +105,8 @@ def text(layout: HybridLayout, base: str, notes: tuple[str, ...]) -> str:
         f"    config.training = replace(config.training, {_arguments(training(layout))}    )",
         f"    config.activation_checkpoint = {recompute}",
         f"    config.optimizer = default_adamw({_arguments(optimizer)}    )",
+        # Its own configurations warm the rate up and let it fall; the plan's is one number.
+        "    config.lr_scheduler = LRSchedulersContainer.Config(warmup_steps=0, decay_ratio=0.0)",
         "    return config",
         "",
     ]  # fmt: skip
@@ -117,4 +120,9 @@ def _modules(layout: HybridLayout, part: StagePart) -> list[str]:
 
 
 def _arguments(fields: Mapping[str, object]) -> str:
-    return "\n" + "".join(f"        {name}={value!r},\n" for name, value in fields.items())
+    return "\n" + "".join(f"        {name}={_literal(value)},\n" for name, value in fields.items())
+
+
+def _literal(value: object) -> str:
+    """A value as Python reads it without names: infinity is a number too large for a float."""
+    return "1e400" if value == inf else repr(value)
