@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from layout_plans import ROWS, pinned
+from layout_plans import CONFIG, ROWS, pinned
 
+from placer.api import problem
 from placer.plans.plan import Plan
+from placer.plans.settings import RunSettings
+from placer.search.asked import parse_pins
 from placer.targets.frameworks.export import export_plan, inexpressible
 from placer.targets.frameworks.hybrid_layout import hybrid_layout
+from placer.targets.frameworks.nearest import nearest
 from placer.targets.frameworks.torchtitan_file import read_torchtitan
 from placer.targets.frameworks.transformers import lacks
 
@@ -120,6 +124,14 @@ def test_what_a_file_leaves_to_its_framework_is_noted(name: str, parts: tuple[st
     notes = " ".join(export_plan(asked("shard=none", clip_norm=None), name).notes)
     for part in parts:
         assert part in notes
+
+
+def test_what_recomputes_may_be_fixed_by_the_settings_of_a_plan_for_a_framework() -> None:
+    given = problem(CONFIG, "h100x4", batch="16x64", settings=RunSettings(recompute="full"))
+    pins = parse_pins(("sequence=2", "data=2"), given.graph)
+    plan = nearest(replace(given, pins=pins), "torchtitan").plan
+    assert plan.stages[0].recompute is True
+    assert not inexpressible(plan, "torchtitan")
 
 
 def test_torchtitan_s_cast_of_norms_is_noted(tmp_path: Path) -> None:

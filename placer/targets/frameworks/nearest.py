@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from placer.errors import Infeasible, InfeasibleError, UsageError
 from placer.plans.plan import Recompute, ScheduleName
+from placer.plans.settings import RunSettings
 from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem, Solution
 from placer.targets.frameworks.abilities import Abilities
@@ -60,7 +61,7 @@ def nearest(problem: Problem, name: str, strategy: str = "auto") -> Solution:
             best = solution if best is None else min(best, solution, key=_seconds)
             continue
         lacking.update(dict.fromkeys(reasons))
-        for narrower in _narrower(pins, can):
+        for narrower in _narrower(pins, can, problem.settings):
             tried += 1
             heappush(left, (_seconds(solution), tried, narrower))
     if best is None:
@@ -88,13 +89,13 @@ def _first(asked: Pins, can: Abilities) -> Pins:
     return replace(pins, pipeline=1, schedule=pins.schedule or PLAIN)
 
 
-def _narrower(pins: Pins, can: Abilities) -> Iterator[Pins]:
+def _narrower(pins: Pins, can: Abilities, settings: RunSettings) -> Iterator[Pins]:
     """The pins with one choice more made, in each way the framework has; none where all are."""
     if pins.schedule is None:
         yield from (replace(pins, schedule=one) for one in sorted(can.schedules))
     elif pins.shard is None:
         yield from (replace(pins, shard=one) for one in sorted(can.shardings))
-    elif pins.recompute is None:
+    elif pins.recompute is None and settings.recompute == "auto":
         ways: tuple[Recompute, ...] = (False, "selective", True) if can.selective else (False, True)
         yield from (replace(pins, recompute=one) for one in ways)
 
