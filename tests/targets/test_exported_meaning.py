@@ -12,11 +12,13 @@ import pytest
 import torch
 import yaml
 from layout_plans import CONFIG, ROWS, pinned
+from torch.distributed.pipelining.schedules import get_schedule_class
 
 from placer.api import problem
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.search.asked import parse_pins
+from placer.targets.frameworks.automodel import SCHEDULES
 from placer.targets.frameworks.export import export_plan, inexpressible
 from placer.targets.frameworks.hybrid_layout import hybrid_layout
 from placer.targets.frameworks.nearest import nearest
@@ -72,6 +74,11 @@ def test_automodel_is_told_only_what_its_strategy_has_and_all_of_the_precision_a
         "_target_": "torch.optim.SGD", "lr": 0.001, "weight_decay": 0.01, "momentum": 0.5,
     }  # fmt: skip
     assert "master weights" in " ".join(inexpressible(asked("shard=none", precision="bfloat16"), "automodel"))
+
+
+def test_automodel_s_schedules_are_torch_s_own() -> None:
+    for schedule in SCHEDULES.values():
+        assert get_schedule_class(schedule).__name__ == f"Schedule{schedule}"
 
 
 def test_megatron_shards_the_state_of_adam_alone() -> None:

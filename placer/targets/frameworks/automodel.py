@@ -16,7 +16,8 @@ from placer.plans.settings import RunSettings
 from placer.targets.frameworks.abilities import Abilities
 from placer.targets.frameworks.hybrid_layout import HybridLayout
 
-SCHEDULES: Mapping[ScheduleName, str] = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved_1f1b"}
+# torch's names: the `interleaved_1f1b` of Automodel's own docstring is an error in torch, which looks it up.
+SCHEDULES: Mapping[ScheduleName, str] = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
 ABILITIES = Abilities(
     framework="NeMo Automodel", schedules=frozenset(SCHEDULES),
     shardings=frozenset(("none", "gradients", "parameters")), degrees=frozenset(("tensor", "context", "expert")),
