@@ -42,6 +42,7 @@ from placer.runtime.stages.stage import OP_BY_OP, StageModule
 from placer.runtime.weights.meta_model import MetaModel, meta_model, named_tensors
 from placer.runtime.weights.model_state import model_state
 from placer.runtime.weights.rank_weights import ModelInMemory
+from placer.runtime.weights.same_weights import require_same_weights
 
 
 def load(
@@ -98,6 +99,7 @@ def load(
     groups = Groups(programs, (*rank_groups(plan), *(columns(plan) if relaxed else ())), timeout_seconds)
     run = Compiler(compile, device).run if compile else OP_BY_OP
     state = rank_state(rank_model, programs[rank], groups, fill=rank_model.weights.fill, run=run, relaxed=relaxed)
+    require_same_weights(state.stages, state.ranks)
     executor = _executor(rank_model, state, groups, optimizer, synchrony)
     executor.joined = not met
     return executor

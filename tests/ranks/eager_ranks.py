@@ -82,6 +82,16 @@ def given_own_batches(plan: Plan) -> str:
         return refusal(lambda: executor.step(own))
 
 
+def given_own_weights(plan: Plan) -> str:
+    """What every rank is told where the last one's model differs from the others' in one number."""
+    with world():
+        model = prepared_model(plan, None, torch.device("cpu"))
+        if dist.get_rank() == dist.get_world_size() - 1:
+            with torch.no_grad():
+                next(model.parameters()).view(-1)[-1] += 1e-9
+        return refusal(lambda: load(plan, model, capture=capture_of(plan)))
+
+
 def given_unlike_shapes(plan: Plan) -> str:
     """What every rank is told where the last one alone is given fewer rows."""
     with world():

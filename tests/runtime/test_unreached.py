@@ -6,6 +6,7 @@ views that outlive the block that made them.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from eager_ranks import (
     differences,
     given_more_than_inputs,
     given_own_batches,
+    given_own_weights,
     given_unlike_shapes,
     group_after_close,
     loaded_again,
@@ -101,6 +103,12 @@ def test_closing_an_executor_leaves_a_group_alone_that_somebody_else_made() -> N
 def test_ranks_that_are_given_batches_of_their_own_are_told() -> None:
     for told in on_ranks(2, given_own_batches, plan_of(CASES[0])):
         assert "rank 1 was given another batch than rank 0" in told and "same global batch" in told
+
+
+@pytest.mark.parametrize("choices", [{"replicas": 2}, {"replicas": 2, "sharding": "optimizer"}], ids=str)
+def test_replicas_that_would_begin_with_unlike_weights_are_told(choices: dict[str, Any]) -> None:
+    for told in on_ranks(2, given_own_weights, plan_of(replace(CASES[0], **choices))):
+        assert "rank 1 begins with other weights than rank 0" in told
 
 
 def test_all_ranks_are_told_where_one_alone_is_given_another_shape() -> None:

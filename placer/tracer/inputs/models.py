@@ -24,6 +24,7 @@ from placer.io.refusals import short
 from placer.io.usercode import UNLOADED, blamed, named, said
 from placer.plans.plan import ModelRef
 from placer.tracer.inputs.hub import hub_config, is_hub_name
+from placer.tracer.inputs.seeding import drawing_alike
 
 # Which of transformers' tables names the class of a configuration without `architectures`, first match wins.
 _TABLES = (
@@ -268,10 +269,8 @@ def _built(make: Callable[[], nn.Module], device: str | torch.device, seed: int)
 
 
 def _made_on(make: Callable[[], nn.Module], device: str | torch.device, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        with torch.device(device):
-            model = make()
+    with drawing_alike(seed), torch.device(device):
+        model = make()
     return model
 
 
