@@ -26,11 +26,11 @@ _MOST_BITS = 53
 def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, mode: PassContext) -> torch.Tensor:
     """What `op` draws, called with `given` in the order of its schema. Draw `number` of the graph; batched: dim 0 of
     the result is a whole number of entries per row, others are the same in every piece of the batch."""
-    named = dict(zip((formal.name for formal in op._schema.arguments), given, strict=True))
+    name, formal = _signature(op)
+    named = dict(zip((one for one, _ in formal), given, strict=True))
     if mode.keys is None or mode.batch_key is None:
         return cast(torch.Tensor, plainly(op, given))
     keys = mode.keys if batched else mode.batch_key
-    name = op._schema.name.removeprefix("aten::").rstrip("_")
     made = _SAMPLERS[name](numbers(_shape(named), number, keys), named)
     reached = () if name.endswith("_like") else given  # of those torch takes the shape alone
     return _reached(made, *(one for one in reached if isinstance(one, torch.Tensor) and one.requires_grad))
@@ -61,9 +61,17 @@ def seeding(number: int | None, given: Iterable[object], mode: PassContext) -> I
 
 def plainly(op: torch._ops.OpOverload, given: tuple[object, ...]) -> object:
     """`op` itself, called with values in the order of its schema."""
-    formal = op._schema.arguments
-    positional = [value for value, one in zip(given, formal, strict=True) if not one.kwarg_only]
-    return op(*positional, **{one.name: value for value, one in zip(given, formal, strict=True) if one.kwarg_only})
+    told = list(zip(given, _signature(op)[1], strict=True))
+    positional = [value for value, (_, by_name) in told if not by_name]
+    return op(*positional, **{name: value for value, (name, by_name) in told if by_name})
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch does not type it
+def _signature(op: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, bool], ...]]:
+    """The name of `op` without its underscore, and of each that it takes the name and whether it is given by name:
+    read of its schema, which compiled code cannot."""
+    name = op._schema.name.removeprefix("aten::").rstrip("_")
+    return name, tuple((one.name, one.kwarg_only) for one in op._schema.arguments)
 
 
 def _shape(given: Given) -> torch.Size:

@@ -16,6 +16,7 @@ from torch.nn import functional
 import compile_ranks
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, capture_of, plan_of
+from examples.parity.drawing import factory
 from examples.parity.named_splits import split_plan
 from execute_plans import tiny_plan
 from placer import tracer
@@ -60,6 +61,9 @@ PLANS = {
     "parameters, recompute": lambda: plan_of(replace(IMAGES, replicas=2, sharding="parameters")),
     "pipeline, dropout, recompute": lambda: plan_of(replace(DROPPING, positions=2, recompute=True)),
     "pipeline, dropout, selective recompute": lambda: plan_of(replace(DROPPING, positions=2, recompute="selective")),
+    "data, random numbers": lambda: plan_of(
+        Case(model=factory("waits"), shapes=(("x", (8, 8)), ("y", (8, 8))), microbatches=(4, 4), replicas=2)
+    ),
     "tensor, recompute": lambda: split_plan(
         replace(WORDS, microbatches=(4, 4), recompute=True), 2, columns_and_rows, "whole"
     ),
