@@ -98,6 +98,7 @@ DRAWS: dict[str, Draw | type[nn.Module]] = {
     "uniform": lambda x, w: x + torch.empty_like(x).uniform_(-2, 3),
     "spread": lambda x, w: x + torch.normal(torch.zeros_like(x), 0.5),
     "laplace": lambda x, w: torch.distributions.Laplace(x, 1 + w * w).rsample(),
+    "complex": lambda x, w: x * torch.randn(x.shape, dtype=torch.complex128).imag + torch.rand_like(x * 1j).abs() * w,
     "waits": lambda x, w: x + torch.distributions.Exponential(x.exp()).rsample(),
     "channels that drop": lambda x, w: nn.functional.dropout1d(x.view(-1, 4, 2), 0.4).flatten(1) * w,
     "between recurrent layers": Recurrent,

@@ -31,7 +31,7 @@ def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, 
     if mode.keys is None or mode.batch_key is None:
         return cast(torch.Tensor, plainly(op, given))
     keys = mode.keys if batched else mode.batch_key
-    made = _SAMPLERS[name](numbers(_shape(named), number, keys), named)
+    made = _sampled(name, named, number, keys)
     reached = () if name.endswith("_like") else given  # of those torch takes the shape alone
     return _reached(made, *(one for one in reached if isinstance(one, torch.Tensor) and one.requires_grad))
 
@@ -72,6 +72,19 @@ def _signature(op: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, bool], 
     read of its schema, which compiled code cannot."""
     name = op._schema.name.removeprefix("aten::").rstrip("_")
     return name, tuple((one.name, one.kwarg_only) for one in op._schema.arguments)
+
+
+def _sampled(name: str, given: Given, number: int, keys: torch.Tensor) -> torch.Tensor:
+    """What op `name` draws; of complex numbers both parts, which of normal ones have half the variance each."""
+    shape, dtype = _shape(given), _dtype(given)
+    if not dtype.is_complex:
+        return _SAMPLERS[name](numbers(shape, number, keys), given)
+    bits = numbers(torch.Size((*shape, 2)), number, keys)
+    if name not in _NORMAL:
+        return torch.view_as_complex(_SAMPLERS[name](bits, {**given, "dtype": dtype.to_real()}))
+    deviation, mean = (cast("torch.Tensor | float", given.get(*one)) for one in (("std", 1.0), ("mean", 0.0)))
+    made: torch.Tensor = torch.view_as_complex(_normal(bits)) / math.sqrt(2.0) * deviation + mean
+    return made.to(dtype)
 
 
 def _shape(given: Given) -> torch.Size:
@@ -158,6 +171,7 @@ _SAMPLERS: dict[str, Callable[[torch.Tensor, Given], torch.Tensor]] = {
     "uniform": _between,
     "exponential": _exponential,
 }
+_NORMAL = frozenset({"randn", "randn_like", "normal", "normal_functional"})
 
 
 def _reached(made: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:

@@ -92,6 +92,10 @@ def test_numbers_are_those_of_their_distribution() -> None:
     assert moments == pytest.approx([0, 1, 0, 3], abs=20 * within)
     assert float((normal[:, 1:] * normal[:, :-1]).mean()) == pytest.approx(0, abs=within)
     assert float((normal[1:] * normal[:-1]).mean()) == pytest.approx(0, abs=within)
+    pairs = draw(aten.randn.default, 1, True, SIZES, torch.complex128, *AT[1:], mode=mode)
+    for part in (pairs.real, pairs.imag):
+        assert float(part.pow(2).mean()) == pytest.approx(1 / 2, abs=5 * within)
+    assert float((pairs.real * pairs.imag).mean()) == pytest.approx(0, abs=within)
     exponential = draw(aten.exponential_.default, 2, True, like, 2.0, None, mode=mode)
     assert float(exponential.mean()) == pytest.approx(1 / 2, abs=within) and float(exponential.min()) > 0
     whole = draw(aten.randint.low, 3, True, -2, 3, SIZES, *AT, mode=mode)

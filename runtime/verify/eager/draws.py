@@ -72,19 +72,24 @@ class HandedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def uniform(self, given: Mapping[str, Any], made: torch.Tensor) -> torch.Tensor:
         """From `from` to `to`, 0 to 1 where that is not said."""
-        bits = _BITS.get(made.dtype, 53)
+        bits = _BITS.get(made.dtype.to_real(), 53)
         low, high = given.get("from", 0.0), given.get("to", 1.0)
-        numbers = self._source.uniform(self._step, self._calls, tuple(made.shape), bits).to(made.dtype).double()
-        spread: torch.Tensor = numbers * (high - low) + low
+        numbers = self._source.uniform(self._step, self._calls, _parts(made), bits)
+        if made.is_complex():
+            return torch.view_as_complex(numbers)
+        spread: torch.Tensor = numbers.to(made.dtype).double() * (high - low) + low
         return spread
 
     def normal(self, given: Mapping[str, Any], made: torch.Tensor) -> torch.Tensor:
         """Of a mean and a deviation, 0 and 1 where they are not said."""
         mean, deviation = (
-            value.detach().cpu().double() if isinstance(value, torch.Tensor) else value
+            value.detach().cpu().to(_widest(value)) if isinstance(value, torch.Tensor) else value
             for value in (given.get("mean", 0.0), given.get("std", 1.0))
         )
-        spread: torch.Tensor = self._source.normal(self._step, self._calls, tuple(made.shape)) * deviation + mean
+        numbers = self._source.normal(self._step, self._calls, _parts(made))
+        if made.is_complex():
+            numbers = torch.view_as_complex(numbers) * 0.5**0.5
+        spread: torch.Tensor = numbers * deviation + mean
         return spread
 
     def whole(self, given: Mapping[str, Any], made: torch.Tensor) -> torch.Tensor:
@@ -101,6 +106,15 @@ class HandedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Exponential numbers of a rate."""
         waited: torch.Tensor = -self._source.positive(self._step, self._calls, tuple(made.shape)).log() / given["lambd"]
         return waited
+
+
+def _parts(made: torch.Tensor) -> tuple[int, ...]:
+    """The shape of real numbers that `made` takes: two for each complex one."""
+    return (*made.shape, 2) if made.is_complex() else tuple(made.shape)
+
+
+def _widest(value: torch.Tensor) -> torch.dtype:
+    return torch.complex128 if value.is_complex() else torch.float64
 
 
 def _draws(func: Any) -> bool:
