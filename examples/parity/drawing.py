@@ -97,6 +97,7 @@ DRAWS: dict[str, Draw | type[nn.Module]] = {
     "gumbel": lambda x, w: nn.functional.gumbel_softmax(x) * w,
     "uniform": lambda x, w: x + torch.empty_like(x).uniform_(-2, 3),
     "spread": lambda x, w: x + torch.normal(torch.zeros_like(x), 0.5),
+    "spread of a size": lambda x, w: x * (1 + torch.normal(0.0, 0.5, size=(x.shape[0], 8), dtype=torch.float64)),
     "laplace": lambda x, w: torch.distributions.Laplace(x, 1 + w * w).rsample(),
     "complex": lambda x, w: x * torch.randn(x.shape, dtype=torch.complex128).imag + torch.rand_like(x * 1j).abs() * w,
     "waits": lambda x, w: x + torch.distributions.Exponential(x.exp()).rsample(),

@@ -17,8 +17,9 @@ KEYED = frozenset(
     for name in (
         "rand.default", "rand_like.default", "randn.default", "randn_like.default", "randint.default", "randint.low",
         "randint_like.default", "randint_like.low_dtype", "bernoulli.default", "bernoulli.p", "bernoulli_.float",
-        "normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal_.default", "uniform_.default",
-        "exponential_.default", "uniform.default", "exponential.default", "normal_functional.default",
+        "normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "normal.float_float", "normal_.default",
+        "uniform_.default", "exponential_.default", "uniform.default", "exponential.default",
+        "normal_functional.default",
     )
 )  # fmt: skip
 

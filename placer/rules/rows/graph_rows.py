@@ -29,9 +29,9 @@ Place = tuple[int, int]
 SIZED = frozenset(
     (
         "view", "reshape", "_unsafe_view", "expand", "flatten", "unflatten", "repeat", "tile", "repeat_interleave",
-        "broadcast_to", "zeros", "ones", "full", "empty", "rand", "randn", "randint", "new_zeros", "new_ones",
-        "new_full", "new_empty", "arange", "linspace", "slice", "narrow", "split", "split_with_sizes", "chunk", "eye",
-        "resize", "as_strided", "sym_size", "slice_scatter", "constant_pad_nd",
+        "broadcast_to", "zeros", "ones", "full", "empty", "rand", "randn", "randint", "normal", "new_zeros",
+        "new_ones", "new_full", "new_empty", "arange", "linspace", "slice", "narrow", "split", "split_with_sizes",
+        "chunk", "eye", "resize", "as_strided", "sym_size", "slice_scatter", "constant_pad_nd",
         "affine_grid_generator",
     )
 )  # fmt: skip
