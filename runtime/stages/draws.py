@@ -77,7 +77,7 @@ def _signature(op: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, bool], 
 def _sampled(name: str, given: Given, number: int, keys: torch.Tensor) -> torch.Tensor:
     """What op `name` draws; of complex numbers both parts, which of normal ones have half the variance each."""
     shape, dtype = _shape(given), _dtype(given)
-    if not dtype.is_complex:
+    if name not in _COMPLEX or not dtype.is_complex:
         return _SAMPLERS[name](numbers(shape, number, keys), given)
     bits = numbers(torch.Size((*shape, 2)), number, keys)
     if name not in _NORMAL:
@@ -172,6 +172,8 @@ _SAMPLERS: dict[str, Callable[[torch.Tensor, Given], torch.Tensor]] = {
     "exponential": _exponential,
 }
 _NORMAL = frozenset({"randn", "randn_like", "normal", "normal_functional"})
+# What may be asked for complex numbers; others have whole ones, whose type a schema may say by a number of C++'s.
+_COMPLEX = _NORMAL | {"rand", "rand_like", "uniform"}
 
 
 def _reached(made: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
