@@ -225,10 +225,9 @@ class StageBounds:
             work = full["forward"] + backward
             fill, steady = work, 0.0 * work
             if m > 1:
-                if terms.schedule != "zero-bubble":
-                    fill = fill + accumulate
-                steady = (m - 2) * work + last["forward"] + last["backward"] + ending
-                steady += (m - 1 - (terms.schedule != "zero-bubble")) * accumulate
+                apart = terms.schedule == "zero-bubble"
+                fill = work if apart else work + accumulate
+                steady = (m - 2) * work + last["forward"] + last["backward"] + ending + (m - 2 + apart) * accumulate
             if terms.schedule == "zero-bubble":
                 weight = full["weight"]
                 filling = np.minimum(np.minimum(weight, full["forward"]), backward - weight)
