@@ -20,15 +20,11 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def require_same_weights(stages: Mapping[int, StageModule], ranks: tuple[int, ...]) -> None:
-    """Raise UsageError on every rank where the replicas of its `stages`, which `ranks` hold, differ in a tensor that
-    they do not shard; all ranks of the process group call it."""
+    """Raise UsageError on every rank where the replicas of its `stages`, which `ranks` hold, differ in a parameter that
+    they do not shard; all ranks of the process group call it. Buffers may hold nothing yet: a forward writes them."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
-    held = [
-        (name, tensor)
-        for stage in stages.values()
-        for name, tensor in (*stage.own_parameters().items(), *stage.own_buffers().items())
-    ]
+    held = [held for stage in stages.values() for held in stage.own_parameters().items()]
     sums = {name: _sum(tensor) for name, tensor in held if not isinstance(tensor, DTensor)}
     every: list[tuple[int, int]] = [(0, 0)] * dist.get_world_size()
     dist.all_gather_object(every, (ranks[0], hash(tuple(sums.values()))))
