@@ -17,13 +17,7 @@ from placer.costs.timing.after_backward import host_bytes
 from placer.costs.timing.branched import BranchedOrder, Messages
 from placer.costs.timing.played import Wire
 from placer.costs.timing.stage import StageSeconds, StageTimes
-from placer.costs.timing.step import (
-    StageCost,
-    stalls,
-    step_seconds,
-    waits_between_passes,
-    waits_between_turns,
-)
+from placer.costs.timing.step import StageCost, stalls, step_seconds, waits_between_passes, waits_between_turns
 from placer.costs.timing.ways import ways
 from placer.graph import affine_sum
 from placer.io.memo import once

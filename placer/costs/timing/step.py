@@ -106,14 +106,15 @@ def terms(stage: StageCost, schedule: str, *, positions: int, turns: int = 1, mi
     m = microbatches
     work, messages = stage.work, stage.messages
     # What the last microbatch adds to gradients delays its way back, but for where that is done apart.
-    adding = stage.accumulate if m > 1 else 0.0
-    apart, adding = (adding, 0.0) if schedule == "zero-bubble" else (0.0, adding)
+    apart = schedule == "zero-bubble"
+    adding = stage.accumulate if m > 1 and not apart else 0.0
     fill, steady, turn = work + adding + messages, 0.0, 0.0
     chained = stage.tied + (stage.scattered if turns == 1 else 0.0)
     tail = stage.tail - chained
     if m > 1:
         stalled = stalls(schedule, positions, m) * messages / turns
-        steady = (m - 2) * (work + adding) + stage.last_forward + stage.last_backward + (m - 1) * apart
+        steady = (m - 2) * (work + adding) + stage.last_forward + stage.last_backward
+        steady += apart * (m - 1) * stage.accumulate
         turn, steady = steady / turns + stalled, steady + stalled
     if turns > 1:
         later = 1 - 1 / turns
