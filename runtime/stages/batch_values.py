@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import tree_map_only
 
 from placer.runtime.stages.block_code import CutModel, attribute, put
 from placer.runtime.stages.draws import draw
@@ -98,7 +99,7 @@ def _function(cut: CutModel, read: Read, wanted: list[fx.Node | None]) -> tuple[
     made: dict[fx.Node, fx.Node] = {}
     for node in order:
         if node in needed:
-            made[node] = _drawn(cut, node, graph, made, mode) or graph.node_copy(node, made.__getitem__)
+            made[node] = _drawn(cut, node, graph, made, mode) or _on_host(graph.node_copy(node, made.__getitem__))
         if node in needed and cut.pieces.averages(node) == "rows":
             made[node] = graph.call_function(operator.mul, (made[node], share))
         if node in needed and node.op == "get_attr":
@@ -106,6 +107,12 @@ def _function(cut: CutModel, read: Read, wanted: list[fx.Node | None]) -> tuple[
     graph.output(tuple(None if node is None else made[node] for node in wanted))
     names = tuple(str(node.target) for node in order if node in needed and node.op == "placeholder")
     return fx.GraphModule(root, graph), names
+
+
+def _on_host(node: fx.Node) -> fx.Node:
+    """A call that makes or moves nothing on another device: the batch is there whole on the host alone."""
+    node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device("cpu"), (node.args, node.kwargs))
+    return node
 
 
 def _drawn(

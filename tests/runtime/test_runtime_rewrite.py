@@ -1,11 +1,17 @@
-"""Which random ops of a captured graph no layout can repeat."""
+"""Which random ops of a captured graph no layout can repeat; what a step sums over a batch before it runs."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import fx, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
+import placer
+from placer.runtime.stages.batch_values import BatchValues
+from placer.runtime.stages.captured_model import captured
+from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import rewrites
 
@@ -23,3 +29,34 @@ def test_a_recurrent_op_draws_numbers_only_where_it_drops(
     call = (values, [state, state], weights, True, layers, dropout, train, False, False)
     graph.output(graph.call_function(torch.ops.aten.lstm.input, call))
     assert bool(rewrites(graph, PieceNodes(), {}).unkeyed) == random
+
+
+class Weighed(nn.Module):
+    """Classes of unlike weights; labels are brought to the scores, as the models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("weight", torch.tensor([1.0, 2.0, 4.0]))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        scores = self.layer(x)
+        return functional.cross_entropy(scores, labels.to(scores.device), self.get_buffer("weight"))
+
+
+def test_what_is_summed_over_a_batch_is_summed_on_the_host() -> None:
+    """The graph of a rank on a GPU brings labels there, where the weights that count them are not."""
+    model = Weighed()
+    plan = placer.plan(model, "localx1", batch={"x": (4, 4), "labels": (4,)})
+    cut = captured(plan, model).cut(plan, model)
+    moved = 0
+    for node in cut.module.graph.nodes:
+        given = (node.args, node.kwargs)
+        node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device("cuda"), given)
+        moved += given != (node.args, node.kwargs)
+    assert moved
+    batch = {"x": torch.zeros(4, 4), "labels": torch.tensor([0, 1, 2, 2])}
+    found = BatchValues.of(cut, model.state_dict().__getitem__).sums(
+        [(PassContext(rows=4, global_rows=4, training=True), batch)]
+    )
+    assert found.counts == (11.0,)
