@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.autograd.function import FunctionCtx
 
-from placer.runtime.stages.dropout import mixed, numbers
+from placer.runtime.stages.keyed_numbers import mixed, numbers
 from placer.runtime.stages.pass_context import PassContext
 
 Given = Mapping[str, object]

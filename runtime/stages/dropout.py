@@ -1,33 +1,27 @@
-"""Dropout whose masks depend on (seed, step, op, row of the global batch, element of the row) and on nothing else, so
-that no layout changes them. A counter-based generator: 64 bits mixed as splitmix64 does (Steele et al., OOPSLA 2014).
+"""Dropout and attention whose masks are keyed (`keyed_numbers`), so that no layout changes them.
+
+On a GPU what drops is one kernel forward and one backward (`one_kernel`): torch's own ops would go over the scores of
+an attention some fifteen times.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
 
 import torch
+from torch.autograd.function import FunctionCtx
 
-from placer.runtime.stages.one_kernel import one_kernel
+from placer.runtime.stages.keyed_numbers import above, keys_for, least
+from placer.runtime.stages.one_kernel import one_kernel, runs_as_one
 from placer.runtime.stages.pass_context import PassContext
 
-# splitmix64's constants, as signed 64-bit numbers (torch has no unsigned product)
-_GAMMA = 0x9E3779B97F4A7C15 - 2**64
-_FIRST = 0xBF58476D1CE4E5B9 - 2**64
-_SECOND = 0x94D049BB133111EB - 2**64
-_BITS = 31  # of the mixed number that are compared with the probability
-
 Place = dict[str, int]  # dim, start, end and of: where a piece of a dim stands
-
-
-# The key of what no row has alone is that of this row, which no batch reaches.
-NO_ROW = 2**62
-
-
-def row_keys(seed: int, step: int, first_row: int, rows: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """One int64 key for each of the rows first_row..first_row+rows-1 of the global batch in this step."""
-    index = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=device)
-    return mixed(mixed(index + _scalar(seed)) + _scalar(step))
+Tensors = tuple[torch.Tensor, ...]
+# What autocast makes of 16 bits; numbers of 64 bits stay.
+_CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def dropout(
@@ -47,7 +41,17 @@ def dropout(
         return values
     if probability == 1.0:
         return values * 0.0
-    sizes = list(values.shape)
+    if not places and rows in (0, None) and _fits(values):
+        keys = keys_for(op + 1, mode.keys_of(rows is not None))
+        return cast(torch.Tensor, _Dropped.apply(values, keys, probability))  # type: ignore[no-untyped-call]
+    return values * _keep(values.shape, probability, op, rows, mode, places) / (1.0 - probability)
+
+
+def _keep(
+    shape: torch.Size, probability: float, op: int, rows: int | None, mode: PassContext, places: tuple[Place, ...]
+) -> torch.Tensor:
+    """The mask of values of `shape`, or of the piece of them at `places`."""
+    sizes = list(shape)
     for place in places:
         sizes[place["dim"]] = place["of"]
     if rows is not None:  # the mask is made with them in front
@@ -56,33 +60,53 @@ def dropout(
     keep = keep if rows is None else keep.movedim(0, rows)
     for place in places:
         keep = keep.narrow(place["dim"], place["start"], place["end"] - place["start"])
-    return values * keep / (1.0 - probability)
+    return keep
 
 
 def kept(shape: torch.Size, probability: float, op: int, keys: torch.Tensor) -> torch.Tensor:
     """The boolean mask of `shape`, its elements in row-major order divided evenly among the rows of `keys`."""
-    rows, elements = _places(shape, op + 1, keys)
-    return one_kernel(_above)(rows, elements, round(probability * 2**_BITS)).view(shape)
-
-
-def _above(rows: torch.Tensor, elements: torch.Tensor, least: int) -> torch.Tensor:
-    """Which of the numbers are `least` or more."""
-    bits = mixed(rows + elements * _GAMMA)
-    bits &= 2**_BITS - 1
-    return bits >= least
-
-
-def numbers(shape: torch.Size, op: int, keys: torch.Tensor) -> torch.Tensor:
-    """64 random bits for each element of `shape`, in row-major order divided evenly among the rows of `keys`."""
-    rows, elements = _places(shape, op, keys)
-    return mixed(rows + elements * _GAMMA).view(shape)
-
-
-def _places(shape: torch.Size, op: int, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A key per row for `op`, and the places of a row's elements."""
     per_row = math.prod(shape) // keys.numel()
-    elements = torch.arange(per_row, dtype=torch.int64, device=keys.device)
-    return mixed(keys + _scalar(op)).unsqueeze(1), elements
+    made: torch.Tensor = one_kernel(above)(keys_for(op + 1, keys), least(probability), per_row)
+    return made.view(shape)
+
+
+def _fits(values: torch.Tensor) -> bool:
+    """Whether the one kernel serves: rows in front as they lie, numbers no wider than those that a compiler may make of
+    the factors."""
+    return values.is_contiguous() and values.dtype != torch.float64 and runs_as_one(values)
+
+
+class _Saved(FunctionCtx):
+    """What a backward needs besides tensors."""
+
+    probability: float
+    factor: float
+
+
+class _Dropped(torch.autograd.Function):
+    """`values * mask / (1 - probability)`, its gradient likewise."""
+
+    @staticmethod
+    def forward(ctx: _Saved, values: torch.Tensor, keys: torch.Tensor, probability: float) -> torch.Tensor:
+        rows = values.reshape(keys.shape[0], -1)
+        made, keep = cast(Tensors, one_kernel(_thinned)(rows, keys, least(probability), 1.0 - probability))
+        ctx.save_for_backward(keep.view(values.shape))
+        ctx.probability = probability
+        return made.view(values.shape)
+
+    @staticmethod
+    def backward(ctx: _Saved, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (keep,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return _one_kernel_once(_times)(gradient, keep, 1.0 - ctx.probability), None, None
+
+
+def _thinned(values: torch.Tensor, keys: torch.Tensor, least: int, share: float) -> Tensors:
+    keep = above(keys, least, values.shape[1])
+    return _times(values, keep, share), keep
+
+
+def _times(values: torch.Tensor, keep: torch.Tensor, share: float) -> torch.Tensor:
+    return values * keep / share
 
 
 def attention(
@@ -109,35 +133,92 @@ def attention(
         )
     if grouped:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    scores = query @ key.transpose(-2, -1) * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    with _one_op(query) as cast_once:
+        query, key, value = map(cast_once, (query, key, value))
+        mask = None if mask is None else cast_once(mask)
+        scores = query @ key.transpose(-2, -1)
+        if probability < 1.0 and not places and _fits(scores) and (mask is None or not mask.requires_grad):
+            keys = keys_for(op + 1, mode.keys_of(batched))
+            dropped, _ = _Weighed.apply(scores, mask, causal, factor, keys, probability)  # type: ignore[no-untyped-call]
+            return cast(torch.Tensor, dropped @ value)
+        scores = _weighed(scores, mask, causal, factor)  # nobody holds them as they were while the mask is made
+        return dropout(scores, probability, op, 0 if batched else None, mode, places) @ value
+
+
+@contextmanager
+def _one_op(like: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """What autocast makes of what an op of 16 bits reads; in the body nothing else is cast."""
+    kind = like.device.type
+    if not torch.is_autocast_enabled(kind):
+        yield lambda tensor: tensor
+        return
+    dtype = torch.get_autocast_dtype(kind)
+    with torch.autocast(kind, enabled=False):
+        yield lambda tensor: tensor.to(dtype) if tensor.dtype in _CAST else tensor
+
+
+def _weighed(scores: torch.Tensor, mask: torch.Tensor | None, causal: bool, factor: float) -> torch.Tensor:
+    """The weights of an attention's keys; zeros where a query may look at none, as torch's own have it."""
+    scores = scores * factor
     if causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~allowed, float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    scores = scores.softmax(-1)  # nobody holds them as they were while the mask is made
-    return dropout(scores, probability, op, 0 if batched else None, mode, places) @ value
+    weights: torch.Tensor = torch.ops.aten._safe_softmax.default(scores, -1)
+    return weights
 
 
-def mixed(state: torch.Tensor) -> torch.Tensor:
-    """splitmix64 of `state`, written over it: beside it there is one more number per element at a time."""
-    state += _GAMMA
-    state ^= _shifted(state, 30)
-    state *= _FIRST
-    state ^= _shifted(state, 27)
-    state *= _SECOND
-    state ^= _shifted(state, 31)
-    return state
+class _Weighed(torch.autograd.Function):
+    """The weights of an attention's keys, dropped, and as they were, which only a derivative of a derivative reads."""
+
+    @staticmethod
+    def forward(
+        ctx: _Saved, scores: torch.Tensor, mask: torch.Tensor | None, causal: bool, factor: float, keys: torch.Tensor,
+        probability: float,
+    ) -> Tensors:  # fmt: skip
+        run = one_kernel(_weighed_thinned)
+        dropped, weights, keep = cast(
+            Tensors, run(scores, mask, causal, factor, keys, least(probability), 1.0 - probability)
+        )
+        ctx.save_for_backward(weights, keep)
+        ctx.set_materialize_grads(False)
+        ctx.probability, ctx.factor = probability, factor
+        return dropped, weights
+
+    @staticmethod
+    def backward(
+        ctx: _Saved, gradient: torch.Tensor | None, of_weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        weights, keep = ctx.saved_tensors  # type: ignore[attr-defined]
+        back, share = None, 1.0 - ctx.probability
+        if gradient is not None:
+            back = _one_kernel_once(_weighed_back)(gradient, weights, keep, share, ctx.factor)
+        if of_weights is not None:
+            more = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype) * ctx.factor
+            back = more if back is None else back + more
+        return back, None, None, None, None, None
 
 
-def _shifted(value: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical shift right: torch's own keeps the sign."""
-    shifted: torch.Tensor = value >> bits
-    shifted &= 2 ** (64 - bits) - 1
-    return shifted
+def _weighed_thinned(
+    scores: torch.Tensor, mask: torch.Tensor | None, causal: bool, factor: float, keys: torch.Tensor, least: int,
+    share: float,
+) -> Tensors:  # fmt: skip
+    weights = _weighed(scores, mask, causal, factor)
+    keep = above(keys, least, weights.numel() // keys.shape[0]).view(weights.shape)
+    return _times(weights, keep, share), weights, keep
 
 
-def _scalar(value: int) -> int:
-    """`value` spread over 64 bits and made signed, so that neighbouring numbers give unrelated keys."""
-    wrapped = (value * (2**64 + _GAMMA)) % 2**64
-    return wrapped - 2**64 if wrapped >= 2**63 else wrapped
+def _weighed_back(
+    gradient: torch.Tensor, weights: torch.Tensor, keep: torch.Tensor, share: float, factor: float
+) -> torch.Tensor:
+    """The gradient of scores: of a softmax it is weights * (gradient - sum of gradient * weights)."""
+    kept = _times(gradient, keep, share)
+    back: torch.Tensor = torch._softmax_backward_data(kept, weights, -1, weights.dtype) * factor
+    return back
+
+
+def _one_kernel_once(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`function` as one kernel, op by op where what it gives will be derived in turn."""
+    return function if torch.is_grad_enabled() else one_kernel(function)

@@ -19,7 +19,7 @@ from placer.runtime.distributed.tensors import on_device
 from placer.runtime.stages.batch_values import Batch, BatchSums, BatchValues, Read
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import input_dtypes
-from placer.runtime.stages.dropout import NO_ROW, row_keys
+from placer.runtime.stages.keyed_numbers import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
 from placer.spmd.cross_mesh import Mesh
 

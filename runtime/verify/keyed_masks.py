@@ -4,9 +4,9 @@
     number = mix(mix(mix(mix(row + w(seed)) + w(step)) + w(call + 1)) + element * G),  w(v) = v * G,  all modulo 2^64
 
 mix is splitmix64 (Steele et al., OOPSLA 2014), G its constant. Written down here a second time, by numpy's unsigned
-numbers, so that masks of the runtime (`stages/dropout.py`) are held to what they are said to be. Other draws take the
-same numbers at their own calls, which begin at 2^32: a uniform number of the highest 53 bits (24, 11 or 8 for types of
-32 and 16 bits), a normal one by Box and Muller, whose angle is of mix(number).
+numbers, so that masks of the runtime (`stages/keyed_numbers.py`) are held to what they are said to be. Other draws take
+the same numbers at their own calls, which begin at 2^32: a uniform number of the highest 53 bits (24, 11 or 8 for types
+of 32 and 16 bits), a normal one by Box and Muller, whose angle is of mix(number).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from placer.legality import check
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.runtime.stages.draws import draw
-from placer.runtime.stages.dropout import NO_ROW, row_keys
+from placer.runtime.stages.keyed_numbers import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
 from pool import on_ranks
 

@@ -20,7 +20,8 @@ from placer import api
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.plans.settings import RunSettings
-from placer.runtime.stages.dropout import NO_ROW, dropout, row_keys
+from placer.runtime.stages.dropout import dropout
+from placer.runtime.stages.keyed_numbers import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.verify import memory, parity
 from placer.runtime.verify.accepted import accepted_differences

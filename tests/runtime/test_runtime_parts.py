@@ -19,9 +19,8 @@ from placer.plans.settings import RunSettings
 from placer.runtime.data_parallel.optimizer import CLIP_EPSILON, Updater, clip_scale, optimizer_factory
 from placer.runtime.dry.fake_world import fake_world
 from placer.runtime.spmd.collectives import with_gradient
-from placer.runtime.stages import dropout as masks
-from placer.runtime.stages import one_kernel
-from placer.runtime.stages.dropout import attention, dropout, row_keys
+from placer.runtime.stages.dropout import attention, dropout
+from placer.runtime.stages.keyed_numbers import row_keys
 from placer.runtime.stages.losses import counted, cross_entropy, times_share
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_once_together, runs_together
@@ -239,25 +238,6 @@ def test_a_factor_that_lies_with_the_gradients_clips_as_a_number_does(dtype: tor
     assert torch.allclose(ends[0], expected, rtol=1e-6)
     assert float(clip_scale(torch.tensor(1.0), 2.0)) == 1.0
     assert math.isnan(float(clip_scale(torch.tensor(math.nan), 2.0)))
-
-
-def test_masks_are_the_same_compiled_and_where_the_compiler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`aot_eager` stands for the compiler of a GPU: the function is captured for all sizes and run as it is."""
-    keys, sizes = masks.row_keys(3, 5, 0, 4), [(4, 7), (4, 3, 5, 5), (8, 5), (4, 1)]
-    expected = [masks.kept(torch.Size(size), 0.3, 2, keys) for size in sizes]
-    captured = torch.compile(masks._above, dynamic=True, backend="aot_eager")
-    monkeypatch.setattr(one_kernel, "_compiles", lambda _: not torch.compiler.is_compiling())
-    monkeypatch.setattr(one_kernel, "compiled", lambda _: captured)
-    assert all(map(torch.equal, expected, [masks.kept(torch.Size(size), 0.3, 2, keys) for size in sizes]))
-
-    def broken(*_: object) -> torch.Tensor:
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(one_kernel, "compiled", lambda _: broken)
-    monkeypatch.setattr(one_kernel, "_FAILED", set())
-    with pytest.warns(UserWarning, match="torch.compile does not work here"):
-        assert torch.equal(masks.kept(torch.Size(sizes[0]), 0.3, 2, keys), expected[0])
-    assert torch.equal(masks.kept(torch.Size(sizes[1]), 0.3, 2, keys), expected[1])  # told once
 
 
 def test_weights_of_16_bits_are_updated_through_their_masters() -> None:

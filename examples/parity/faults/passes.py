@@ -17,7 +17,7 @@ from placer.runtime.executor import interpreter
 from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.executor.messages import Mailbox
-from placer.runtime.stages import dropout, rewrite
+from placer.runtime.stages import dropout, keyed_numbers, rewrite
 from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.microbatch import Microbatch
 from placer.runtime.stages.pass_context import PassContext
@@ -163,8 +163,10 @@ FAULTS = (
     Fault(name="running statistics are not kept", subject=NORM, plant=_never_updating),
     Fault(name="running statistics move by one minus the momentum", subject=NORM,
           plant=of(rewrite.batch_norm, _other_momentum)),
-    Fault(name="dropout by the key of the next row", subject=DROPOUT, plant=of(dropout.row_keys, of_the_next_row)),
-    Fault(name="dropout the same in every step", subject=DROPOUT, plant=of(dropout.row_keys, of_the_first_step)),
+    Fault(name="dropout by the key of the next row", subject=DROPOUT,
+          plant=of(keyed_numbers.row_keys, of_the_next_row)),
+    Fault(name="dropout the same in every step", subject=DROPOUT,
+          plant=of(keyed_numbers.row_keys, of_the_first_step)),
     Fault(name="dropout the same in every layer", subject=DROPOUT, plant=of(dropout.kept, _of_the_first_op)),
     Fault(name="dropout drops half as often", subject=DROPOUT, plant=of(dropout.kept, _half_as_often)),
     Fault(name="what dropout leaves is not scaled", subject=DROPOUT, plant=of(dropout.dropout, _unscaled)),

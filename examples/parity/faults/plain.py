@@ -20,7 +20,8 @@ from placer import tracer
 from placer.plans.plan import Plan
 from placer.runtime.stages.captured_model import run_dtype
 from placer.runtime.stages.draws import draw
-from placer.runtime.stages.dropout import NO_ROW, kept, row_keys
+from placer.runtime.stages.dropout import kept
+from placer.runtime.stages.keyed_numbers import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.rewrite import FIRST_DRAW
 from placer.runtime.weights.meta_model import prepared_model

@@ -10,7 +10,7 @@ import torch
 
 from examples.parity.faults.fault import Fault, method, replaced
 from examples.parity.faults.passes import of_the_first_step, of_the_next_row, other_keys
-from placer.runtime.stages import draws, dropout, microbatch
+from placer.runtime.stages import draws, keyed_numbers, microbatch
 from placer.runtime.stages.pass_context import PassContext
 
 Real = Callable[..., Any]
@@ -43,15 +43,15 @@ def _shifted(real: Real, bits: Tensor, *given: object) -> Tensor:
 RANDOM, AGAIN = "random numbers", "random numbers, run again"
 FAULTS = (
     Fault(name="noise by the key of the next row", subject=RANDOM,
-          plant=lambda: replaced(dropout.row_keys, of_the_next_row)),
+          plant=lambda: replaced(keyed_numbers.row_keys, of_the_next_row)),
     Fault(name="noise the same in every step", subject=RANDOM,
-          plant=lambda: replaced(dropout.row_keys, of_the_first_step)),
+          plant=lambda: replaced(keyed_numbers.row_keys, of_the_first_step)),
     Fault(name="a number of the batch drawn by each piece of it", subject=RANDOM,
           plant=lambda: replaced(microbatch._context, _of_each_piece)),
     Fault(name="noise the same at every draw", subject=RANDOM,
-          plant=lambda: replaced(dropout.numbers, _of_the_first_draw)),
+          plant=lambda: replaced(keyed_numbers.numbers, _of_the_first_draw)),
     Fault(name="noise of the neighbouring element", subject=RANDOM,
-          plant=lambda: replaced(dropout.numbers, _of_neighbours)),
+          plant=lambda: replaced(keyed_numbers.numbers, _of_neighbours)),
     Fault(name="normal numbers a tenth too wide", subject=RANDOM, plant=lambda: replaced(draws._normal, _wider)),
     Fault(name="uniform numbers a hundredth too small", subject=RANDOM,
           plant=lambda: replaced(draws._uniform, _shifted)),

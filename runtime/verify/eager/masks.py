@@ -132,14 +132,31 @@ class MaskedDropout(TorchFunctionMode):
             return _ATTENTION(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
         if enable_gqa:
             key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
-            allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-            scores = scores.masked_fill(~allowed, -math.inf)
-        if attn_mask is not None:
-            hidden = attn_mask.dtype == torch.bool
-            scores = scores.masked_fill(~attn_mask, -math.inf) if hidden else scores + attn_mask
-        return self._dropped(scores.softmax(-1), dropout_p) @ value
+        kind = query.device.type
+        query, key, value, attn_mask = _as_autocast_gives(kind, query, key, value, attn_mask)
+        with torch.autocast(kind, enabled=False):
+            scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+            return self._dropped(_weights(scores, attn_mask, is_causal), dropout_p) @ value
+
+
+def _as_autocast_gives(kind: str, *given: Any) -> list[Any]:
+    """What torch's attention reads, which is all that autocast casts of it."""
+    if not torch.is_autocast_enabled(kind):
+        return list(given)
+    narrow = torch.get_autocast_dtype(kind)
+    casts = [one is not None and one.is_floating_point() and one.dtype != torch.float64 for one in given]
+    return [one.to(narrow) if cast else one for one, cast in zip(given, casts, strict=True)]
+
+
+def _weights(scores: torch.Tensor, mask: torch.Tensor | None, is_causal: bool) -> torch.Tensor:
+    """Of the keys; all zero where a query may look at none."""
+    if is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~allowed, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    blind = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
 def _listed(states: Any) -> list[torch.Tensor]:
