@@ -103,8 +103,19 @@ def fuses(op: Op, call: Call | None, settings: RunSettings, backend: Backend) ->
 def makes_scores(op: Op, settings: RunSettings, backend: Backend) -> bool:
     """Whether attention makes its scores whatever kernels there are: where that is asked for, and on a GPU where a run
     of ours drops some."""
-    keyed = backend != "cpu" and settings.stack == "torch" and DROPPING.match(op.arguments) is not None
-    return settings.attention == "eager" or keyed
+    return settings.attention == "eager" or keyed_scores(op, settings, backend)
+
+
+def keyed_scores(op: Op, settings: RunSettings, backend: Backend) -> bool:
+    """Whether a run of ours on a GPU drops scores of attention, which one kernel weighs and drops."""
+    return op.kind == "attention" and backend != "cpu" and settings.stack == "torch" and drops(op)
+
+
+def drops(op: Op) -> bool:
+    """Whether an op of training drops elements."""
+    if op_name(op) == "scaled_dot_product_attention":
+        return DROPPING.match(op.arguments) is not None
+    return op_name(op) in ("dropout", "dropout_")
 
 
 def fuses_on_cpu(call: Call) -> bool:

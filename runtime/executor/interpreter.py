@@ -64,7 +64,12 @@ class _StepState:
     values: dict[_Which, torch.Tensor] = field(default_factory=dict)
     gradients: dict[_Which, torch.Tensor] = field(default_factory=dict)
     returned: dict[_Which, torch.Tensor] = field(default_factory=dict)
-    loss: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    losses: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """Of all microbatches that this rank has it of, where it was made: nobody waits for it before the step ends."""
+        return torch.stack(self.losses).sum() if self.losses else torch.zeros((), dtype=torch.float64)
 
     @property
     def training(self) -> bool:
@@ -116,7 +121,7 @@ class Interpreter:
                 elif step.update is not None or _is_forward(entry):
                     self._do(step, entry)
             self.mail.finish()
-        return step.loss if loss is None else loss
+        return (step.loss if loss is None else loss).cpu()
 
     def _do(self, step: _StepState, entry: Instruction) -> None:
         if isinstance(entry, Compute):
@@ -150,7 +155,7 @@ class Interpreter:
         total = step.loss.to(self.device)
         with self.observer.during("reduction"):
             self.sum_over(entry, total)
-        return total.cpu()
+        return total
 
     def _compute(self, step: _StepState, action: Action) -> None:
         if action.kind == "F":
@@ -182,7 +187,7 @@ class Interpreter:
             for name, value in zip(code.produces, made, strict=True)
         }
         if self.loss in outputs and self.program.inner == 0 and not feed.ghost:
-            step.loss += outputs[self.loss].detach().double().cpu()
+            step.losses.append(outputs[self.loss].detach().double())
         step.passes[stage, microbatch] = _Pass(leaves, outputs, feed.ghost)
 
     def _leaf(self, step: _StepState, stage: int, microbatch: int, name: str) -> torch.Tensor:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 import torch
 from torch.autograd.function import FunctionCtx
 
-from placer.runtime.stages.keyed_numbers import above, keys_for, least
+from placer.runtime.stages.keyed_numbers import above, keys_for, least, steps
 from placer.runtime.stages.one_kernel import one_kernel, runs_as_one
 from placer.runtime.stages.pass_context import PassContext
 
@@ -42,8 +43,8 @@ def dropout(
     if probability == 1.0:
         return values * 0.0
     if not places and rows in (0, None) and _fits(values):
-        keys = keys_for(op + 1, mode.keys_of(rows is not None))
-        return cast(torch.Tensor, _Dropped.apply(values, keys, probability))  # type: ignore[no-untyped-call]
+        elements = _Elements.of(values.shape, op, mode.keys_of(rows is not None))
+        return cast(torch.Tensor, _Dropped.apply(values, elements, probability))  # type: ignore[no-untyped-call]
     return values * _keep(values.shape, probability, op, rows, mode, places) / (1.0 - probability)
 
 
@@ -65,9 +66,34 @@ def _keep(
 
 def kept(shape: torch.Size, probability: float, op: int, keys: torch.Tensor) -> torch.Tensor:
     """The boolean mask of `shape`, its elements in row-major order divided evenly among the rows of `keys`."""
-    per_row = math.prod(shape) // keys.numel()
-    made: torch.Tensor = one_kernel(above)(keys_for(op + 1, keys), least(probability), per_row)
+    made: torch.Tensor = one_kernel(above)(*_Elements.of(shape, op, keys), least(probability))
     return made.view(shape)
+
+
+class _Elements(NamedTuple):
+    """Where the elements of values stand in the numbers of their rows: those of a last dim are `steps` from `places`.
+
+    Both are small: a compiler that is left to number elements itself multiplies beyond 64 bits.
+    """
+
+    places: torch.Tensor
+    steps: torch.Tensor
+
+    @staticmethod
+    def of(shape: torch.Size, op: int, keys: torch.Tensor) -> _Elements:
+        """Of dropout number `op`, divided evenly among `keys`."""
+        per_row = math.prod(shape) // keys.numel()
+        last = shape[-1] if len(shape) > 1 else per_row
+        own = keys_for(op + 1, keys).unsqueeze(1)
+        return _Elements(own + _steps(per_row // last, keys.device, last), _steps(last, keys.device))
+
+
+def _steps(count: int, device: torch.device, stride: int = 1) -> torch.Tensor:
+    """`steps`, remembered for a GPU, where making them takes as long as using them."""
+    return _known_steps(count, device, stride) if device.type == "cuda" else steps(count, device, stride)
+
+
+_known_steps = lru_cache(maxsize=64)(steps)
 
 
 def _fits(values: torch.Tensor) -> bool:
@@ -87,9 +113,9 @@ class _Dropped(torch.autograd.Function):
     """`values * mask / (1 - probability)`, its gradient likewise."""
 
     @staticmethod
-    def forward(ctx: _Saved, values: torch.Tensor, keys: torch.Tensor, probability: float) -> torch.Tensor:
-        rows = values.reshape(keys.shape[0], -1)
-        made, keep = cast(Tensors, one_kernel(_thinned)(rows, keys, least(probability), 1.0 - probability))
+    def forward(ctx: _Saved, values: torch.Tensor, elements: _Elements, probability: float) -> torch.Tensor:
+        laid = values.view(*elements.places.shape, -1)
+        made, keep = cast(Tensors, one_kernel(_thinned)(laid, *elements, least(probability), 1.0 - probability))
         ctx.save_for_backward(keep.view(values.shape))
         ctx.probability = probability
         return made.view(values.shape)
@@ -100,8 +126,10 @@ class _Dropped(torch.autograd.Function):
         return _one_kernel_once(_times)(gradient, keep, 1.0 - ctx.probability), None, None
 
 
-def _thinned(values: torch.Tensor, keys: torch.Tensor, least: int, share: float) -> Tensors:
-    keep = above(keys, least, values.shape[1])
+def _thinned(
+    values: torch.Tensor, places: torch.Tensor, steps: torch.Tensor, least: int, share: float
+) -> Tensors:  # fmt: skip
+    keep = above(places, steps, least)
     return _times(values, keep, share), keep
 
 
@@ -139,9 +167,9 @@ def attention(
         mask = None if mask is None else cast_once(mask)
         scores = query @ key.transpose(-2, -1)
         if probability < 1.0 and not places and _fits(scores) and (mask is None or not mask.requires_grad):
-            keys = keys_for(op + 1, mode.keys_of(batched))
-            dropped, _ = _Weighed.apply(scores, mask, causal, factor, keys, probability)  # type: ignore[no-untyped-call]
-            return cast(torch.Tensor, dropped @ value)
+            elements = _Elements.of(scores.shape, op, mode.keys_of(batched))
+            made = _Weighed.apply(scores, mask, causal, factor, elements, probability)  # type: ignore[no-untyped-call]
+            return cast(Tensors, made)[0] @ value
         scores = _weighed(scores, mask, causal, factor)  # nobody holds them as they were while the mask is made
         return dropout(scores, probability, op, 0 if batched else None, mode, places) @ value
 
@@ -175,13 +203,11 @@ class _Weighed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _Saved, scores: torch.Tensor, mask: torch.Tensor | None, causal: bool, factor: float, keys: torch.Tensor,
+        ctx: _Saved, scores: torch.Tensor, mask: torch.Tensor | None, causal: bool, factor: float, elements: _Elements,
         probability: float,
     ) -> Tensors:  # fmt: skip
-        run = one_kernel(_weighed_thinned)
-        dropped, weights, keep = cast(
-            Tensors, run(scores, mask, causal, factor, keys, least(probability), 1.0 - probability)
-        )
+        share, run = 1.0 - probability, one_kernel(_weighed_thinned)
+        dropped, weights, keep = cast(Tensors, run(scores, mask, causal, factor, *elements, least(probability), share))
         ctx.save_for_backward(weights, keep)
         ctx.set_materialize_grads(False)
         ctx.probability, ctx.factor = probability, factor
@@ -202,11 +228,11 @@ class _Weighed(torch.autograd.Function):
 
 
 def _weighed_thinned(
-    scores: torch.Tensor, mask: torch.Tensor | None, causal: bool, factor: float, keys: torch.Tensor, least: int,
-    share: float,
+    scores: torch.Tensor, mask: torch.Tensor | None, causal: bool, factor: float, places: torch.Tensor,
+    steps: torch.Tensor, least: int, share: float,
 ) -> Tensors:  # fmt: skip
     weights = _weighed(scores, mask, causal, factor)
-    keep = above(keys, least, weights.numel() // keys.shape[0]).view(weights.shape)
+    keep = above(places, steps, least).view(weights.shape)
     return _times(weights, keep, share), weights, keep
 
 

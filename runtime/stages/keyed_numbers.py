@@ -25,13 +25,18 @@ def row_keys(seed: int, step: int, first_row: int, rows: int, device: torch.devi
 
 
 def keys_for(op: int, keys: torch.Tensor) -> torch.Tensor:
-    """The keys of op number `op`, a row each."""
-    return mixed(keys + _scalar(op)).unsqueeze(1)
+    """The keys of op number `op`."""
+    return mixed(keys + _scalar(op))
 
 
 def numbers(shape: torch.Size, op: int, keys: torch.Tensor) -> torch.Tensor:
     """64 random bits for each element of `shape`, in row-major order divided evenly among the rows of `keys`."""
-    return _numbers(keys_for(op, keys), math.prod(shape) // keys.numel()).view(shape)
+    return mixed(keys_for(op, keys).unsqueeze(1) + steps(math.prod(shape) // keys.numel(), keys.device)).view(shape)
+
+
+def steps(count: int, device: torch.device, stride: int = 1) -> torch.Tensor:
+    """What is added to a row's key for each of `count` elements, `stride` of them apart."""
+    return torch.arange(count, dtype=torch.int64, device=device) * _signed(stride * _GAMMA)
 
 
 def least(probability: float) -> int:
@@ -40,9 +45,9 @@ def least(probability: float) -> int:
     return number
 
 
-def above(keys: torch.Tensor, least: int, per_row: int) -> torch.Tensor:
-    """Which numbers of a row of so many elements for each of `keys` are `least` or more."""
-    bits = _numbers(keys, per_row)
+def above(places: torch.Tensor, steps: torch.Tensor, least: int) -> torch.Tensor:
+    """Which numbers at `places`, moved on by each of `steps`, are `least` or more."""
+    bits = mixed(places.unsqueeze(-1) + steps)
     bits &= 2**_BITS - 1
     return bits >= least
 
@@ -58,11 +63,6 @@ def mixed(state: torch.Tensor) -> torch.Tensor:
     return state
 
 
-def _numbers(keys: torch.Tensor, per_row: int) -> torch.Tensor:
-    elements = torch.arange(per_row, dtype=torch.int64, device=keys.device)
-    return mixed(keys + elements * _GAMMA)
-
-
 def _shifted(value: torch.Tensor, bits: int) -> torch.Tensor:
     """Logical shift right: torch's own keeps the sign."""
     shifted: torch.Tensor = value >> bits
@@ -71,6 +71,11 @@ def _shifted(value: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _scalar(value: int) -> int:
-    """`value` spread over 64 bits and made signed, so that neighbouring numbers give unrelated keys."""
-    wrapped = (value * (2**64 + _GAMMA)) % 2**64
+    """`value` spread over 64 bits, so that neighbouring numbers give unrelated keys."""
+    return _signed(value * (2**64 + _GAMMA))
+
+
+def _signed(value: int) -> int:
+    """`value` modulo 2^64 as a signed number."""
+    wrapped = value % 2**64
     return wrapped - 2**64 if wrapped >= 2**63 else wrapped

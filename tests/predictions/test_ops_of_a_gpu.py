@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from examples.measured.calibrated.ops import RESULTS, middle, ratios, read
-from placer.cluster.calibrate.kernel_shares import KernelTimes, kernel_shares
+from placer.cluster.calibrate.kernel_shares import KernelTimes, kernel_shares, warm_share
 from placer.cluster.catalogue import catalogue_device, load_cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
 
@@ -27,10 +27,14 @@ def test_measured_kernels_become_shares_of_the_rates() -> None:
     times = KernelTimes(
         aligned=569e12, misaligned=(214e12, 88e12), summed=731e12, tensor_float=(395e12, 231e12),
         attention=(511e12, 419e12), attention_float32=(44e12, 35e12), depthwise=(3e12, 1.8e12), images=25e12,
-        sustained=0.87, host_op_seconds=7.2e-6,
+        warm=750e12, host_op_seconds=7.2e-6,
     )  # fmt: skip
-    kernels = kernel_shares([times, times], {"float32": 51e12, "bfloat16": 785e12})
+    rates = {"float32": 51e12, "bfloat16": 785e12}
+    kernels = kernel_shares([times, times], rates)
     assert kernels.streams
+    assert kernels.sustained == 1.0  # of steps, in which a chip does not make products alone
+    assert warm_share([times], rates) == pytest.approx(750 / 785, rel=0.01)
+    assert warm_share([], rates) == 1.0
     assert kernels.misaligned == pytest.approx((0.376, 0.155), rel=0.01)
     assert kernels.tensor_float_sums == pytest.approx(0.585, rel=0.01)
     # Causal attention on 2,048 positions fills 84% of its pipeline: the share is that of many more.

@@ -11,6 +11,11 @@ from placer.cluster.kernels import FILL, TorchKernels
 
 # A product summed over many rows into few tiles reaches so much of an aligned one where its work is divided evenly.
 STREAMS = 0.9
+# What steps of torch's own kernels leave of products that were timed many at once. Half of such a step moves bytes, in
+# which the chip draws less power: products of a Llama of a billion parameters ran at 859 TFLOP/s in 16 bits and at 348
+# in TensorFloat-32 in its steps on one H200, alone at 756 and 362, and at 666 after a second of nothing else (torch
+# 2.11, 28 November 2026; kernels of steps of `examples.measured.calibrated.one_gpu`, torch's profiler).
+EAGER = 1.0
 # Attention was measured on so many positions, a causal mask over them.
 POSITIONS = 2048
 
@@ -18,7 +23,7 @@ POSITIONS = 2048
 class KernelTimes(BaseModel):
     """Torch's own kernels on a GPU in FLOP/s, pairs forward and backward: products in 16 bits aligned, at 4 and at 2
     bytes, and summed over many rows; those in TensorFloat-32 as the instructions want their factors, and the other way;
-    attention, convolutions. What is left of a product while the chip is warm, and seconds to issue an op."""
+    attention, convolutions, a large product in 16 bits after a while of nothing else. And seconds to issue an op."""
 
     model_config = ConfigDict(frozen=True)
     aligned: float
@@ -29,7 +34,7 @@ class KernelTimes(BaseModel):
     attention_float32: tuple[float, float]
     depthwise: tuple[float, float]
     images: float
-    sustained: float
+    warm: float
     host_op_seconds: float
 
 
@@ -47,7 +52,7 @@ def kernel_shares(devices: Sequence[KernelTimes], rates: Mapping[str, float]) ->
     aligned = middle(lambda one: one.aligned)
     return TorchKernels(
         streams=middle(lambda one: one.summed) >= STREAMS * aligned,
-        sustained=_share(middle(lambda one: one.sustained)),
+        sustained=EAGER,
         misaligned=pair(lambda one: one.misaligned, aligned),
         tensor_float_sums=_share(middle(lambda one: one.tensor_float[1]) / middle(lambda one: one.tensor_float[0])),
         attention=pair(lambda one: one.attention, filled * short),
@@ -56,6 +61,12 @@ def kernel_shares(devices: Sequence[KernelTimes], rates: Mapping[str, float]) ->
         images=_share(middle(lambda one: one.images) / plain),
         host_op_seconds=middle(lambda one: one.host_op_seconds),
     )
+
+
+def warm_share(devices: Sequence[KernelTimes], rates: Mapping[str, float]) -> float:
+    """What is left of the best products in 16 bits after a while of nothing else; all where that was not measured."""
+    best = rates.get("bfloat16", rates["float32"])
+    return min((_share(one.warm / best) for one in devices), default=1.0)
 
 
 def _share(value: float) -> float:

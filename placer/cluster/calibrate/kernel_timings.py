@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from placer.cluster.calibrate.device_calls import host_seconds
 from placer.cluster.calibrate.kernel_shares import KernelTimes
-from placer.cluster.calibrate.products import rounded_to, sustained_share
+from placer.cluster.calibrate.products import rounded_to, warm_rate
 from placer.cluster.calibrate.timings import HURRY, Together
 
 Pair = tuple[float, float]
@@ -40,7 +40,7 @@ def kernel_times(together: Together) -> KernelTimes | None:
         attention_float32=_attention(together, torch.float32),
         depthwise=_convolution(together, PLANES, (PLANES[1], 1, DEPTHWISE_EDGE, DEPTHWISE_EDGE), PLANES[1]),
         images=_convolution(together, IMAGES, FIRST, 1)[0],
-        sustained=sustained_share(together),
+        warm=warm_rate(together),
         host_op_seconds=host_seconds(),
     )
 

@@ -80,16 +80,16 @@ def _factors(together: Together, edge: int, dtype: torch.dtype) -> tuple[torch.T
     return a, b
 
 
-def sustained_share(together: Together) -> float:
-    """What is left of the rate of a large product in 16 bits after a while of nothing else: a warm chip under its power
-    limit clocks lower."""
-    a, b = _factors(together, CUDA_EDGES[-1], torch.bfloat16)
-    begun, rates = time.perf_counter(), list[float]()
-    while not rates or time.perf_counter() - begun < WARM_SECONDS:
+def warm_rate(together: Together) -> float:
+    """FLOP/s of a large product in 16 bits after a while of nothing else: a warm chip under its power limit clocks
+    lower."""
+    edge = CUDA_EDGES[-1]
+    a, b = _factors(together, edge, torch.bfloat16)
+    begun, seconds = time.perf_counter(), list[float]()
+    while not seconds or time.perf_counter() - begun < WARM_SECONDS:
         started = time.perf_counter()
         for _ in range(BETWEEN_LOOKS):
             torch.mm(a, b)
         together.synchronize()
-        rates.append(1 / (time.perf_counter() - started))
-    late = rates[2 * len(rates) // 3 :]
-    return min(1.0, together.smallest(median(late)) / together.smallest(max(rates)))
+        seconds.append((time.perf_counter() - started) / BETWEEN_LOOKS)
+    return 2.0 * edge**3 / together.slowest(median(seconds[2 * len(seconds) // 3 :]))

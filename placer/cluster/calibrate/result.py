@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from pydantic import BaseModel, ConfigDict
 
-from placer.cluster.calibrate.kernel_shares import KernelTimes, kernel_shares
+from placer.cluster.calibrate.kernel_shares import KernelTimes, kernel_shares, warm_share
 from placer.cluster.calibrate.machine import available_memory, cpu_name, threads, total_memory, usable_cores
 from placer.cluster.cluster import DOUBT, FLASH_SHARES, Cluster, Curve, Device, Host, Link, Node, OpShare
 from placer.cluster.threads import topology
@@ -188,7 +188,6 @@ def _kinds(devices: tuple[DeviceMeasurement, ...], spare: float) -> tuple[tuple[
 def _device(run: list[DeviceMeasurement], count: int, spare: float) -> Device:
     """The kind of device a run of equal measurements shows."""
     first = run[0]
-    kernels = [device.kernels for device in run if device.kernels is not None]
     source = "measured on this machine by placer calibrate"
     curves = {dtype: _products(run, dtype) for dtype in first.products}
     best = {dtype: max(rate for _, rate in points) for dtype, points in curves.items()}
@@ -196,6 +195,8 @@ def _device(run: list[DeviceMeasurement], count: int, spare: float) -> Device:
         dtype: Curve(points=tuple((flops, rounded(rate / best[dtype])) for flops, rate in points), source=source)
         for dtype, points in curves.items()
     }
+    timed = [device.kernels for device in run if device.kernels is not None]
+    kernels = kernel_shares(timed, best) if len(timed) == len(run) else None
     bandwidth = rounded(median(device.memory_bandwidth for device in run))
     memory = first.memory_bytes if first.backend == "cuda" else available_memory() // count
     return Device(
@@ -215,8 +216,8 @@ def _device(run: list[DeviceMeasurement], count: int, spare: float) -> Device:
         communication_cores=None if first.backend == "cuda" else spare,
         op_shares=_op_shares(run, best["float32"], shares["float32"], bandwidth) + _convolutions(first),
         multiprocessors=first.multiprocessors,
-        sustained=min((one.sustained for one in kernels), default=1.0),
-        kernels=kernel_shares(kernels, best) if len(kernels) == len(run) else None,
+        sustained=warm_share(timed, best),
+        kernels=kernels,
     )
 
 

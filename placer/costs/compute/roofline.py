@@ -24,6 +24,9 @@ them, eager attention does:
                read by the gradients of q and k                                                         7 passes
                with dropout the gradient and the mask read, the gradient written                        + 2 and the mask
 
+Runs of ours weigh, mask and drop the scores in one kernel (`placer.runtime.stages.dropout`): 5 passes and the mask
+forward, 7 and the mask backward.
+
 Attention that a model writes out op by op is counted op by op.
 """
 
@@ -37,17 +40,21 @@ from placer.cluster.cluster import Backend, Device
 from placer.costs.autocast import Copying
 from placer.costs.compute.fusion import FusedChain, chains
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
+from placer.costs.compute.integer_work import integer_seconds, result_elements
 from placer.costs.compute.op_shares import reached, widening_share
 from placer.costs.compute.product_rates import product_flops, products_seconds
 from placer.costs.compute.torch_kernels import laid_out_bytes, torch_kernels
-from placer.costs.kept_results import makes_scores
+from placer.costs.kept_results import keyed_scores, makes_scores
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op
 from placer.plans.settings import EARLY_MEGATRON, RunSettings
 
 FORWARD_PASSES, BACKWARD_PASSES, DROPOUT_PASSES, SCALING_PASSES = 4, 7, 2, 2
+# With the mask some 0.63 of them by the kernel that drops, at 2 and at 4 bytes: 3 passes and a byte of 5 and a byte.
+KEYED_PASSES, KEYED_PART = 5, 0.63
 # Kernels of each pass: two products, softmax, dropout; four products, softmax, dropout.
 FORWARD_KERNELS, BACKWARD_KERNELS = 4, 6
+KEYED_KERNELS = 3, 5
 
 # The loss of Megatron, which no kernel fuses (megatron/mpu/cross_entropy.py, `_VocabParallelCrossEntropy`).
 LOSS = re.compile(r"loss|log_softmax")
@@ -169,9 +176,13 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     extra = _traffic(op, settings, device.backend, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
     share = reached(op, device, settings, numbers)
+    elements = score_elements(op, rows) if op.kind == "attention" else result_elements(op, rows)
+    whole = integer_seconds(op, elements, device, settings, rows)
     laid_out = (0.0, 0.0) if torch_kernels(device, settings) is None else laid_out_bytes(op, numbers, device, rows)
     ahead = products_seconds(op, op.products, op.forward_flops.at(rows), numbers, device, settings, rows)
-    forward = share.seconds(ahead / share.products[0], moved / (device.memory_bandwidth * share.memory[0]))
+    moving = moved / (device.memory_bandwidth * share.memory[0])
+    moving += max(0.0, whole.forward - moving * (KEYED_PART if op.kind == "attention" else 1.0))
+    forward = share.seconds(ahead / share.products[0], moving) + whole.keys
     forward += device.launch_seconds * extra.forward_kernels + pass_seconds(device, laid_out[0], 2)
     heads = _heads(op, settings, device.backend, rows)
     forward += heads * device.head_seconds[0]
@@ -182,7 +193,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
     behind = products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
     moving = max(0.0, moved + extra.backward) / (device.memory_bandwidth * share.memory[1])
-    backward = share.seconds(behind / share.products[1], moving)
+    backward = share.seconds(behind / share.products[1], max(moving, whole.backward))
     backward += device.launch_seconds * extra.backward_kernels + heads * device.head_seconds[1]
     backward += pass_seconds(device, laid_out[1], 4)
     backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
@@ -314,6 +325,13 @@ def _traffic(op: Op, settings: RunSettings, backend: Backend, rows: int, kept: f
     captured = ITEM_BYTES[op.outputs[0].dtype] if op.outputs else item
     # Without dropout the softmax's result is kept, with it also what dropout makes and its mask.
     dropout = extra > 1.5 * elements * captured
+    if keyed_scores(op, settings, backend):
+        return _Traffic(
+            forward=elements * (KEYED_PASSES * item + 1),
+            backward=elements * (BACKWARD_PASSES * item + 1) - kept * extra,
+            forward_kernels=KEYED_KERNELS[0],
+            backward_kernels=KEYED_KERNELS[1],
+        )
     passes = DROPOUT_PASSES * item + 1 if dropout else 0
     scaling = 0 if settings.fusion else SCALING_PASSES
     return _Traffic(
