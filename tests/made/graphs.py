@@ -1,7 +1,9 @@
-"""Hand-made graphs for tests: chains with skips and tied parameters, a GPT-like model, random ones for Hypothesis."""
+"""Hand-made graphs for tests: chains with skips and tied parameters, a GPT-like model, random ones for Hypothesis, ties
+of all sorts."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -136,6 +138,66 @@ def chain_graphs(draw: st.DrawFn, *, least: int = 1, most: int = 8) -> Graph:
     shares = draw(st.booleans())
     tied = [draw(st.sampled_from(pairs))] if pairs and shares else []
     return chain_graph(blocks, skips=skips, tied=tied)
+
+
+def with_ties(rng: random.Random, graph: Graph) -> Graph:
+    """The graph with some parameters of some blocks, alike in shape, made one: within a class, across classes, of two
+    blocks or of many; some frozen, some buffers."""
+    if rng.random() < 0.4:
+        graph = _with_buffers(rng, graph)
+    if rng.random() < 0.2:
+        graph = _frozen(rng, graph)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        graph = _with_tie(rng, graph)
+    return graph
+
+
+def _with_tie(rng: random.Random, graph: Graph) -> Graph:
+    """One parameter for all of some blocks that have one like it."""
+    alike: dict[Parameter, dict[int, list[int]]] = {}
+    for index, block in enumerate(graph.blocks):
+        for place, parameter in enumerate(graph.classes[block.kind].parameters):
+            alike.setdefault(parameter, {}).setdefault(index, []).append(place)
+    several = [found for found in alike.values() if len(found) > 1]
+    if not several:
+        return graph
+    found = rng.choice(several)
+    users = sorted(rng.sample(sorted(found), min(len(found), rng.choice((2, 2, 3, len(found))))))
+    shared, blocks = graph.blocks[users[0]].parameters[found[users[0]][0]], list(graph.blocks)
+    for user in users:
+        blocks[user] = _renamed(blocks[user], rng.choice(found[user]), shared)
+    return replace(graph, blocks=tuple(blocks))
+
+
+def _renamed(block: Block, place: int, name: str) -> Block:
+    """The block with another name of a parameter, unless it has that already."""
+    names = block.parameters
+    return block if name in names else replace(block, parameters=(*names[:place], name, *names[place + 1 :]))
+
+
+def _with_buffers(rng: random.Random, graph: Graph) -> Graph:
+    """Blocks of one class have a buffer too, as large as their parameters or ten times as large."""
+    kind = rng.choice([block.kind for block in graph.blocks])
+    size = rng.choice((1, 10)) * sum(one.elements for one in graph.classes[kind].parameters)
+    classes, blocks = list(graph.classes), list(graph.blocks)
+    buffer = Parameter(shape=(max(1, size),), dtype="float32", trainable=False, buffer=True)
+    classes[kind] = replace(classes[kind], parameters=(*classes[kind].parameters, buffer))
+    for index, block in enumerate(blocks):
+        if block.kind == kind:
+            blocks[index] = replace(block, parameters=(*block.parameters, f"blocks.{index}.buffer"))
+    return replace(graph, classes=tuple(classes), blocks=tuple(blocks))
+
+
+def _frozen(rng: random.Random, graph: Graph) -> Graph:
+    """The graph with all parameters of some shapes frozen."""
+    shapes = {one.shape for kind in graph.classes for one in kind.parameters}
+    trained = {shape for shape in sorted(shapes, key=str) if rng.random() < 0.6}
+
+    def frozen(kind: BlockClass) -> BlockClass:
+        own = (replace(one, trainable=one.trainable and one.shape in trained) for one in kind.parameters)
+        return replace(kind, parameters=tuple(own))
+
+    return replace(graph, classes=tuple(map(frozen, graph.classes)))
 
 
 def _rows_tensor(size: int, dtype: str, grad: bool = True) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from graphs import BlockSpec, chain_graph
+from graphs import BlockSpec, chain_graph, with_ties
 from placer.cluster.cluster import Cluster, Curve, Device, Level, Link, Node
 from placer.graph import Graph
 from placer.plans.plan import ModelRef
@@ -87,6 +87,23 @@ def split_problem(seed: int) -> Problem:
     rng = random.Random(seed)
     machines = nodes(device(rate=1e11, bandwidth=1e10), per_node=2, count=rng.choice((1, 2)))
     return problem(random_chain(rng), machines, rows=rng.randint(2, 6), seed=seed)
+
+
+def tied_problem(seed: int) -> Problem:
+    """A problem of blocks that share what they hold, most of which take longer to update than to compute."""
+    rng = random.Random(seed)
+    edge = BlockSpec(flops=10**4, parameters=10, output=10)
+    inner = BlockSpec(
+        flops=int(10 ** rng.uniform(4, 9)), parameters=int(10 ** rng.uniform(5, 7)), output=int(10 ** rng.uniform(1, 5))
+    )
+    graph = with_ties(rng, chain_graph([edge, *[inner] * rng.randint(2, 4), edge], rows=4))
+    memory = int(_state(graph) * 10 ** rng.choice((rng.uniform(-0.5, 0.5), 3)))
+    chips = [
+        device(memory=memory, rate=10 ** rng.uniform(11, 13), bandwidth=10 ** rng.uniform(10, 12), name=f"kind{i}")
+        for i in range(2)
+    ]
+    settings = RunSettings(recompute="none")
+    return problem(graph, cluster(*chips), settings=settings, rows=rng.choice((1, 4)), seed=seed)
 
 
 def drawn_taper(rng: random.Random, seed: int = 0) -> Problem:

@@ -1,5 +1,5 @@
-"""Every exact search against the enumeration of every plan, on random small problems: equal and unequal devices, and
-such as want positions of unlike shapes.
+"""Every exact search against the enumeration of every plan, on random small problems: equal and unequal devices, blocks
+that share parameters, and such as want positions of unlike shapes.
 
 Each run looks at 30 problems, the same in each. `PLACER_EXACT_EXAMPLES=500 pytest -s` of this file looks at as many as
 that and prints how near to the optimum the bounds are.
@@ -26,7 +26,7 @@ from placer.search.problem import Problem
 from placer.strategies.inter_op import search
 from placer.strategies.inter_op.partition import stage_costs as pricing
 from placer.strategies.inter_op.partition.every_cut import every_cut
-from problems import drawn_problem, drawn_taper, random_problem, tapered_problem, unequal_problem
+from problems import drawn_problem, drawn_taper, random_problem, tapered_problem, tied_problem, unequal_problem
 
 PROBLEMS = 80
 EXAMPLES = int(os.environ.get("PLACER_EXACT_EXAMPLES", "30"))
@@ -107,6 +107,16 @@ def test_every_exact_strategy_equals_the_enumeration_and_its_bounds_are_true_and
     assert median(proven) >= 0.9
     assert min(proven) >= 1 - TOLERANCE  # each search ran to its end
     assert min(early) >= 0
+
+
+@pytest.mark.parametrize("seed", [*range(10), 19, 100, 198, 303, 308, 314])
+def test_where_blocks_share_what_they_hold_every_exact_strategy_equals_the_enumeration(seed: int) -> None:
+    problem = tied_problem(seed)
+    wanted = answer(problem, "exhaustive")
+    for budget in (1, 3, None):
+        found = answer(replace(problem, budget=budget), "stages")
+        assert wanted.seconds is None or found.bound is None or found.bound <= wanted.seconds * (1 + TOLERANCE)
+    assert same(found.seconds, wanted.seconds) and same(found.bound, wanted.seconds)
 
 
 def test_where_turns_wait_for_each_other_the_other_cuts_are_estimated_too() -> None:

@@ -62,6 +62,15 @@ class ParameterSums:
                 elsewhere += copy.trainable
         return ParameterCounts(*counts)._replace(elsewhere=elsewhere)
 
+    @remembered
+    def alone(self, block: int) -> ParameterCounts:
+        """What a block holds that no other one does: of several blocks together the sum is held at least."""
+        counts = self.of(block, block + 1)._replace(elsewhere=0)
+        for where, copy in self._shared:
+            if block in where and set(where) != {block}:
+                counts = ParameterCounts(*map(sub, counts, copy))
+        return counts
+
     def gradient_bytes(self, first: int, last: int) -> int:
         """Bytes of the gradients that blocks first..last-1 make."""
         return self.of(first, last).trainable * self.work.numerics.weight_bytes

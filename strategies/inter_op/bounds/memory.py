@@ -2,7 +2,8 @@
 
     memory    position j holds at most n_j = capacity / (state + a_j kept) blocks, n'_j of them recomputed
 
-with a_j microbatches in flight at position j at once. A position of several stages is filled turn by turn.
+with a_j microbatches in flight at position j at once, and the state of what no other block holds. A position of several
+stages is filled turn by turn.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def room(bounds: OutlineBounds, outline: Outline, places: PositionClasses) -> Bl
     """Blocks of the commonest class that fit each position."""
     (block, count), spans = bounds.commonest, bounds.ranges.costs.ranges
     kind = bounds.problem.graph.blocks[block].kind
-    state = 0 if spans.of(block, block + 1).counts.elsewhere else bounds.state_bytes(outline, block, block + 1)
+    state = bounds.alone_bytes(outline, block)
     found: NDArray[np.int64] | None = None
     allowed = recomputes(bounds.problem)
     for rows, rooms in _by_rows(places.loads(outline)):
@@ -69,8 +70,9 @@ def _least_blocks(bounds: OutlineBounds, outline: Outline) -> list[int]:
     """
     blocks = bounds.problem.graph.blocks
     size, stages = outline.lengths(len(blocks)).start, outline.stages
-    kind = blocks[bounds.commonest[0]].kind
-    others = [block.kind != kind or index == len(blocks) - 1 for index, block in enumerate(blocks)]
+    own = bounds.classes[bounds.commonest[0]]
+    others = [one != own for one in bounds.classes]
+    others += [True] * (len(blocks) - len(others))
     before = [0, *accumulate(others)]
     found = []
     for s in range(stages):

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
 
 import numpy as np
 
 from placer.costs.compute.roofline import BlockSeconds
+from placer.costs.memory.block_ranges import BlockRange
 from placer.costs.memory.in_flight import InFlight
+from placer.costs.memory.parameters import ParameterCounts
 from placer.costs.memory.peak import StateBytes, stage_state
 from placer.io.memo import once, remembered
 from placer.plans.plan import replica_rows
@@ -108,13 +110,18 @@ class OutlineBounds:
         with_gradients = held.gradients + in_flight.later[0][0] * least
         return sum(held) - held.gradients + max(in_flight.first * least, with_gradients)
 
-    def state_bytes(self, outline: Outline, first: int, last: int) -> int:
-        """Bytes of parameters, gradients, optimizer state and buffers a position holds for a run."""
-        return sum(self._state(outline, first, last))
+    def alone_bytes(self, outline: Outline, block: int) -> int:
+        """Bytes of parameters, gradients, optimizer state and buffers of a block that no other block holds."""
+        span, held = self.ranges.costs.ranges.of(block, block + 1), self.ranges.costs.ranges.parameters.alone(block)
+        own = span if held == span.counts else replace(span, counts=held, apart=0)
+        return sum(self._state_of(outline, own))
 
     def _state(self, outline: Outline, first: int, last: int) -> StateBytes:
+        return self._state_of(outline, self.ranges.costs.ranges.of(first, last))
+
+    def _state_of(self, outline: Outline, span: BlockRange) -> StateBytes:
         return stage_state(
-            self.ranges.costs.ranges.of(first, last), self.ranges.costs.numerics, self.ranges.costs.priced,
+            span, self.ranges.costs.numerics, self.ranges.costs.priced,
             sharding=outline.sharding, replicas=outline.replicas, accumulates=outline.count > 1,
         )  # fmt: skip
 
@@ -139,14 +146,19 @@ class OutlineBounds:
 
     @cached_property
     def commonest(self) -> tuple[int, int]:
-        """A block of the class that occurs most often, and how often.
+        """A block of the class that occurs most often, and how often."""
+        counts = Counter(self.classes)
+        ((kind, held), count) = max(counts.items(), key=lambda entry: (entry[1], -entry[0][0], entry[0][1]))
+        return self.classes.index((kind, held)), count
+
+    @cached_property
+    def classes(self) -> tuple[tuple[int, ParameterCounts], ...]:
+        """Of each block its class, and what no other block holds: where blocks share parameters, like ones may differ.
 
         Without the model's last block: it is never recomputed, and so costs less than others of its class.
         """
-        blocks = self.problem.graph.blocks[:-1] or self.problem.graph.blocks
-        counts = Counter(block.kind for block in blocks)
-        kind, count = max(counts.items(), key=lambda entry: (entry[1], -entry[0]))
-        return next(i for i, block in enumerate(blocks) if block.kind == kind), count
+        blocks, held = self.problem.graph.blocks, self.ranges.costs.ranges.parameters
+        return tuple((block.kind, held.alone(b)) for b, block in enumerate(blocks[:-1] or blocks))
 
     def _anywhere(self, rows: int, replicas: int) -> Amounts:
         """Seconds of the blocks for a microbatch on the fastest kind of device, however it is shared."""

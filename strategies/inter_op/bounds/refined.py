@@ -1,7 +1,7 @@
 """A second lower bound of an outline, nearer to the truth: what its devices and its memory enforce, whatever the cuts.
 
-For `c` blocks of the commonest class, with what one of them adds to a position (f, s: fill and steady; f', s' with its
-forward recomputed, in the way that takes least) and S stages:
+For `c` blocks of the commonest class (blocks alike that hold as much no other one holds), with what one of them adds to
+a position (f, s: fill and steady; f', s' with its forward recomputed, in the way that takes least) and S stages:
 
     messages    every stage but the last sends at least the least that crosses between two blocks: X
     gathers     of sharded state, over all stages what one stage of all blocks shows, copies too, and for every cut
@@ -14,7 +14,7 @@ forward recomputed, in the way that takes least) and S stages:
                 and at least the mean of all blocks with r recomputed ones, a position that takes q_j times as long at
                 any block as the fastest one counting as 1 / q_j
     scatters    as gathers; each follows those of the stages behind it, of several turns those of its position
-    tail        the position with most such blocks has ceil(c / p) of them; optimizer of that many
+    tail        the position with most such blocks has ceil(c / p) of them; optimizer of what each holds alone
 """
 
 from __future__ import annotations
@@ -225,10 +225,7 @@ class RefinedBounds:
             held = costs.ranges.of(0, len(self.problem.graph.blocks)).counts
             return self._update(held._replace(tensors=0), outline.replicas) / p
         block, count = self.bounds.commonest
-        one = costs.ranges.of(block, block + 1).counts
-        if one.elsewhere:
-            return 0.0
-        held = _times(one, -(-count // p))
+        held = _times(costs.ranges.parameters.alone(block), -(-count // p))
         divided = outline.sharding == "optimizer"
         update = self._update(held, outline.replicas if divided else 1)
         size = held.trainable * costs.numerics.weight_bytes
@@ -245,8 +242,8 @@ class RefinedBounds:
 
     def _adding(self, outline: Outline, block: int) -> Added:
         """What adding a block's gradients to earlier ones adds to the terms of a step, on the fastest device."""
-        held, m, v = self.costs.ranges.of(block, block + 1).counts, outline.count, outline.virtual
-        if held.elsewhere or m == 1:
+        held, m, v = self.costs.ranges.parameters.alone(block), outline.count, outline.virtual
+        if m == 1:
             return Added(0.0, 0.0, 0.0)
         seconds = min(accumulate_seconds(held, self.costs.numerics, chip) for chip in self._chips)
         if outline.schedule == "zero-bubble":
