@@ -16,6 +16,7 @@ from placer.costs.communication.network import LinkCost, link_costs, slowest
 from placer.costs.communication.side_by_side import side_by_side, tied_lines
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.costs import Costs
+from placer.costs.memory.parameters import ParameterCounts
 from placer.io.memo import once, remembered
 from placer.search.problem import Problem
 from placer.strategies.space.outline import Outline
@@ -56,6 +57,12 @@ class RangeClasses:
         """One device of each kind that may be in a replica."""
         profiles = self.costs.block_times
         return profiles.device_classes(range(0) if profiles.uniform else (d for own in profiles.groups for d in own))
+
+    @cached_property
+    def classes(self) -> tuple[tuple[int, ParameterCounts], ...]:
+        """Of each block its class, and what no other block holds: where they share parameters, like ones may differ."""
+        held = self.costs.ranges.parameters
+        return tuple((kind, held.unshared(block, block + 1)) for block, kind in enumerate(self._kinds))
 
     @cached_property
     def _kinds(self) -> tuple[int, ...]:

@@ -4,13 +4,14 @@ the family is missed."""
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
 import pytest
 
-from graphs import BlockSpec, chain_graph, gpt_graph
+from graphs import BlockSpec, chain_graph, gpt_graph, with_ties
 from placer.cluster.cluster import Cluster, Level, Link, Node
 from placer.costs.costs import Costs
 from placer.errors import InfeasibleError
@@ -29,7 +30,7 @@ from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.oracle import exhaustive
 from placer.strategies.oracle.enumeration import shaped_plans
 from placer.strategies.space.device_orders import group_classes
-from problems import cluster, device, nodes, problem, random_problem, tapered_problem, unequal_problem
+from problems import cluster, device, nodes, problem, random_problem, tapered_problem, tied_problem, unequal_problem
 
 WORK = BlockSpec(flops=10**9, parameters=1000, saved=1000, output=100, traffic=1000)
 WEIGHTS = BlockSpec(flops=10**7, parameters=10**6, saved=1000, output=10, traffic=1000)
@@ -115,6 +116,18 @@ def gpt() -> Problem:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_line_is_faster_than_its_bound(make, seed) -> None:  # type: ignore[no-untyped-def]
     assert_bounds_hold(replace(make(seed), pins=Pins()))
+
+
+@pytest.mark.parametrize("make", [random_problem, unequal_problem, tapered_problem])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_line_of_blocks_that_share_what_they_hold_is_faster_than_its_bound(make, seed) -> None:  # type: ignore[no-untyped-def]
+    given = make(seed)
+    assert_bounds_hold(replace(given, graph=with_ties(random.Random(seed), given.graph), pins=Pins()))
+
+
+@pytest.mark.parametrize("seed", [19, 43, 100])
+def test_no_line_of_like_blocks_that_share_what_they_hold_is_faster_than_its_bound(seed: int) -> None:
+    assert_bounds_hold(tied_problem(seed))
 
 
 def test_the_slowest_position_may_be_the_one_that_sends_nothing() -> None:

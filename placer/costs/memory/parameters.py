@@ -62,14 +62,10 @@ class ParameterSums:
                 elsewhere += copy.trainable
         return ParameterCounts(*counts)._replace(elsewhere=elsewhere)
 
-    @remembered
-    def alone(self, block: int) -> ParameterCounts:
-        """What a block holds that no other one does: of several blocks together the sum is held at least."""
-        counts = self.of(block, block + 1)._replace(elsewhere=0)
-        for where, copy in self._shared:
-            if block in where and set(where) != {block}:
-                counts = ParameterCounts(*map(sub, counts, copy))
-        return counts
+    def unshared(self, first: int, last: int) -> ParameterCounts:
+        """Of what blocks first..last-1 hold what no two blocks of the graph share: stages that have these between them
+        hold that at least."""
+        return ParameterCounts(*map(sub, self._unshared[last], self._unshared[first]))
 
     def gradient_bytes(self, first: int, last: int) -> int:
         """Bytes of the gradients that blocks first..last-1 make."""
@@ -128,6 +124,15 @@ class ParameterSums:
     def _sums(self) -> list[ParameterCounts]:
         own = map(self._own, self.work.graph.blocks)
         return list(accumulate(own, _plus, initial=ParameterCounts()))
+
+    @cached_property
+    def _unshared(self) -> list[ParameterCounts]:
+        """Sums over the first blocks of what no other block holds."""
+        each = [self.of(block, block + 1)._replace(elsewhere=0) for block in range(len(self.work.graph.blocks))]
+        for where, copy in self._shared:
+            for block in set(where) if len(set(where)) > 1 else ():
+                each[block] = ParameterCounts(*map(sub, each[block], copy))
+        return list(accumulate(each, _plus, initial=ParameterCounts()))
 
     @cached_property
     def _shared(self) -> list[tuple[tuple[int, ...], ParameterCounts]]:

@@ -112,7 +112,7 @@ class OutlineBounds:
 
     def alone_bytes(self, outline: Outline, block: int) -> int:
         """Bytes of parameters, gradients, optimizer state and buffers of a block that no other block holds."""
-        span, held = self.ranges.costs.ranges.of(block, block + 1), self.ranges.costs.ranges.parameters.alone(block)
+        span, held = self.ranges.costs.ranges.of(block, block + 1), self.ranges.classes[block][1]
         own = span if held == span.counts else replace(span, counts=held, apart=0)
         return sum(self._state_of(outline, own))
 
@@ -153,12 +153,8 @@ class OutlineBounds:
 
     @cached_property
     def classes(self) -> tuple[tuple[int, ParameterCounts], ...]:
-        """Of each block its class, and what no other block holds: where blocks share parameters, like ones may differ.
-
-        Without the model's last block: it is never recomputed, and so costs less than others of its class.
-        """
-        blocks, held = self.problem.graph.blocks, self.ranges.costs.ranges.parameters
-        return tuple((block.kind, held.alone(b)) for b, block in enumerate(blocks[:-1] or blocks))
+        """Those of blocks, but of the model's last one: never recomputed, it costs less than others of its class."""
+        return self.ranges.classes[:-1] or self.ranges.classes
 
     def _anywhere(self, rows: int, replicas: int) -> Amounts:
         """Seconds of the blocks for a microbatch on the fastest kind of device, however it is shared."""

@@ -225,7 +225,7 @@ class RefinedBounds:
             held = costs.ranges.of(0, len(self.problem.graph.blocks)).counts
             return self._update(held._replace(tensors=0), outline.replicas) / p
         block, count = self.bounds.commonest
-        held = _times(costs.ranges.parameters.alone(block), -(-count // p))
+        held = _times(self.bounds.classes[block][1], -(-count // p))
         divided = outline.sharding == "optimizer"
         update = self._update(held, outline.replicas if divided else 1)
         size = held.trainable * costs.numerics.weight_bytes
@@ -242,7 +242,7 @@ class RefinedBounds:
 
     def _adding(self, outline: Outline, block: int) -> Added:
         """What adding a block's gradients to earlier ones adds to the terms of a step, on the fastest device."""
-        held, m, v = self.costs.ranges.parameters.alone(block), outline.count, outline.virtual
+        held, m, v = self.bounds.classes[block][1], outline.count, outline.virtual
         if m == 1:
             return Added(0.0, 0.0, 0.0)
         seconds = min(accumulate_seconds(held, self.costs.numerics, chip) for chip in self._chips)

@@ -11,8 +11,7 @@ are left out, and of memory what depends on more than the block range and the su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property, partial
 from itertools import permutations
 from typing import NamedTuple
@@ -25,12 +24,14 @@ from placer.costs.communication.network import TransferSeconds
 from placer.costs.compute.roofline import memory_rate
 from placer.costs.costs import Costs
 from placer.costs.memory.block_ranges import BlockRanges
-from placer.costs.memory.parameters import Rooted
+from placer.costs.memory.parameters import ParameterCounts, Rooted
 from placer.costs.memory.peak import StageMemory, state_bytes
+from placer.costs.timing.after_backward import accumulate_seconds
 from placer.graph import Affine
 from placer.io.memo import remembered
 from placer.plans.plan import BY_FSDP, Recompute, ScheduleName, Sharding
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Counts, Floats, ScheduleTerms
+from placer.strategies.inter_op.submeshes.range_ends import RangeEnds
 from placer.strategies.inter_op.submeshes.submesh import PlacementClass, PlacementClasses, Submesh
 from placer.strategies.space.outline import recomputes
 
@@ -42,54 +43,6 @@ GROWING = ("saved", "inputs", "results", "staying", "staying_apart", "returned")
 KEPT: dict[Recompute, str] = {False: "saved", "selective": "results", True: "inputs"}
 AGAIN: dict[Recompute, str] = {"selective": "selective", True: "again"}
 SIZES = (*HELD, *GROWING, *(name + A_ROW for name in GROWING))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeEnds:
-    """Where block ranges begin and end: two arrays of blocks that are broadcast together."""
-
-    first: Counts
-    last: Counts
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of an array over the block ranges."""
-        return np.broadcast_shapes(self.first.shape, self.last.shape)
-
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
-        """The place in such an array, first and last block of each range that has blocks."""
-        both = np.broadcast(self.first, self.last)
-        for index, (first, last) in zip(np.ndindex(self.shape), both, strict=True):
-            if first < last:
-                yield index, int(first), int(last)
-
-    def over(self, sums: Floats) -> Floats:
-        """Of prefix sums the sum of every block range."""
-        return sums[self.last] - sums[self.first]
-
-    def over_pairs(self, sums: Floats) -> Floats:
-        """Of sums over the gaps before block b what lies between the first and the last block of every range."""
-        return self.of_last(sums) - self.of_first(sums)
-
-    def of_first(self, each: Floats) -> Floats:
-        """What each first block has."""
-        return each[np.minimum(self.first, len(each) - 1)]
-
-    def of_last(self, each: Floats) -> Floats:
-        """What each last block has."""
-        return each[np.maximum(self.last - 1, 0)]
-
-
-def every_range(blocks: int) -> RangeEnds:
-    """All block ranges: an array over them is of shape (blocks + 1, blocks + 1)."""
-    ends = np.arange(blocks + 1)
-    return RangeEnds(ends[:, None], ends[None, :])
-
-
-def heads_and_rests(blocks: int) -> RangeEnds:
-    """The block ranges before each inner cut, then those behind it, then every block alone."""
-    cuts, each = np.arange(1, blocks), np.arange(blocks)
-    return RangeEnds(np.concatenate([0 * cuts, cuts, each]), np.concatenate([cuts, 0 * cuts + blocks, each + 1]))
 
 
 class RangeTerms(NamedTuple):
@@ -292,17 +245,20 @@ class StageBounds:
         gather, scatter = np.array(shown.gather), np.array(shown.scatter)
         ahead, behind, scattering = map(np.array, (shown.forward, shown.backward, shown.scattering))
         copied, added = over(np.array(shown.copied)), over(np.array(shown.added))
+        begun, ended = (0.0, 0.0) if self.ends.parts else shown.root
         beyond = pairs(scattering) - pairs(behind) + first(scatter)
         return {
-            "forward": pairs(ahead) + first(gather) + copied + shown.root[0],
+            "forward": pairs(ahead) + first(gather) + copied + begun,
             "backward": pairs(behind) + (final(gather) + copied) * shown.regathers,
-            "scatter": np.maximum(0.0, beyond) + added + shown.root[1],
+            "scatter": np.maximum(0.0, beyond) + added + ended,
         }
 
     @remembered
     def _rooted(self, layout: int) -> dict[Rooted, NDArray[np.bool_]]:
         """What the root of a block range may hold, and which ranges hold just that."""
         held = self.views[layout].costs.ranges.parameters
+        if self.ends.parts:  # of a unit or of a root, as blocks are cut
+            return {tuple(held.by_readers): np.ones(self.ends.shape, dtype=bool)}
         found: dict[Rooted, NDArray[np.bool_]] = {(): np.ones(self.ends.shape, dtype=bool)}
         for readers in held.by_readers:
             reads = np.zeros(self.blocks + 1)
@@ -331,7 +287,8 @@ class StageBounds:
     @remembered
     def _adding(self, layout: int, device: int) -> Floats:
         """Seconds of adding a microbatch's gradients to earlier ones."""
-        return self._each(layout, partial(self.views[layout].costs.after_backward.accumulate, device=device))
+        chip, numerics = self.problem.cluster.devices[device], self.views[layout].costs.numerics
+        return self._each(layout, lambda *blocks: accumulate_seconds(self._made(layout, *blocks), numerics, chip))
 
     @remembered
     def _updates(self, layout: int, device: int, parts: int) -> Floats:
@@ -343,9 +300,19 @@ class StageBounds:
     def _reductions(self, place: PlacementClass) -> Floats:
         """Seconds of summing gradients over replicas after the last backward."""
         submesh, leaders = place.submesh, place.placement.devices[:: place.submesh.degree]
-        after_backward, pinned = self.costs(submesh).after_backward, self.problem.pins.bucket
-        reduced = partial(after_backward.reduction, devices=leaders, rows=1, backward=0.0, bucket_bytes=pinned)
+        costs, pinned = self.costs(submesh), self.problem.pins.bucket
+
+        def reduced(first: int, last: int) -> float:
+            made = self._made(submesh.layout, first, last)
+            size = (made.trainable - made.elsewhere) * costs.numerics.weight_bytes
+            return costs.after_backward.fused(leaders, size, pinned) if size and len(leaders) > 1 else 0.0
+
         return self._each(submesh.layout, reduced)
+
+    def _made(self, layout: int, first: int, last: int) -> ParameterCounts:
+        """What a block range makes gradients of; where that may be cut, what no two blocks share of it."""
+        held = self.views[layout].costs.ranges.parameters
+        return held.unshared(first, last) if self.ends.parts else held.of(first, last)
 
     @remembered
     def _summed_within(self, layout: int, device: int, parts: int) -> Floats:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from placer.io.memo import remembered
 from placer.strategies.inter_op.bounds.schedule import NEVER, ScheduleTerms
 from placer.strategies.inter_op.submeshes.best_first import BestFirst, SubmeshPlan
-from placer.strategies.inter_op.submeshes.bounds import StageBounds, every_range
+from placer.strategies.inter_op.submeshes.bounds import StageBounds
 from placer.strategies.inter_op.submeshes.pareto_dp import best_labels
 from placer.strategies.inter_op.submeshes.path_bounds import PathBounds
+from placer.strategies.inter_op.submeshes.range_ends import every_range
 from placer.strategies.inter_op.submeshes.submesh import DeviceClasses, PlacementClasses, Submesh, submeshes
 from placer.strategies.space.outline import position_counts
 

@@ -1,8 +1,8 @@
 """Lower bounds of all two-shape pipelines at once, by arrays over their parts and the cut between these.
 
 With the blocks before cut j on the first part and those behind it on the second, of each part what
-`StageBounds.range_terms` says of them as one block range (ranges that are cut add no less), p its positions, X the
-message at the cut:
+`StageBounds.range_terms` says of them as one block range (ranges that are cut add no less: of gradients, gathers and
+scatters those of what no two blocks share), p its positions, X the message at the cut:
 
     step >= min over j of   fill1 + fill2 + X + max(steady1, steady2) + max(tail1 / p1, tail2 / p2)
 
@@ -16,6 +16,7 @@ message at the cut:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,8 @@ from placer.plans.plan import Layout, Recompute
 from placer.search.problem import Problem
 from placer.strategies.inter_op.bounds.schedule import NEVER, SLACK, Floats, ScheduleTerms
 from placer.strategies.inter_op.equivalence import RangeClasses
-from placer.strategies.inter_op.submeshes.bounds import RangeTerms, StageBounds, heads_and_rests
+from placer.strategies.inter_op.submeshes.bounds import RangeTerms, StageBounds
+from placer.strategies.inter_op.submeshes.range_ends import heads_and_rests
 from placer.strategies.inter_op.submeshes.submesh import DeviceClasses, PlacementClass, PlacementClasses
 from placer.strategies.inter_op.submeshes.two_shapes.family import (
     DeviceRange,
@@ -162,10 +164,9 @@ class PipelineBounds:
     @cached_property
     def common(self) -> NDArray[np.bool_]:
         """Which blocks are of the commonest class."""
-        kinds = np.array([block.kind for block in self.problem.graph.blocks])
-        values, counts = np.unique(kinds, return_counts=True)
-        found: NDArray[np.bool_] = kinds == values[counts.argmax()]
-        return found
+        classes = self.stage_bounds.views[min(self.stage_bounds.views)].classes
+        ((most, _),) = Counter(classes).most_common(1)
+        return np.array([own == most for own in classes])
 
 
 class _Parts:
