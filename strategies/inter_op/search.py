@@ -364,9 +364,11 @@ def _offer(search: _OutlineSearch, costs: OutlineCosts, cuts: StageCuts | None) 
 
 
 def _played(search: _OutlineSearch, outline: Outline, cuts: StageCuts, closed: float) -> float:
-    """Seconds of a plan whose order the estimate plays; of others those of the closed form."""
-    problem = search.problem
-    if not problem.graph.skips and outline.virtual == 1 and outline.schedule != "gpipe":
+    """Seconds of a plan whose order the estimate plays, or whose stages may want buckets of unlike sizes (see
+    `gradient_buckets`); of others those of the closed form."""
+    problem, cluster = search.problem, search.problem.cluster
+    nodes_first = outline.stages > 1 and len(cluster.nodes) > 1 and any(d.backend == "cpu" for d in cluster.devices)
+    if not (problem.graph.skips or outline.virtual > 1 or outline.schedule == "gpipe" or nodes_first):
         return closed
     plan = plan_of(problem, outline, cuts.cuts, cuts.recompute, search.layout(outline.layout))
     seconds = predicted_seconds(problem.costs, plan).total

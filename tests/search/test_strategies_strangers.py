@@ -41,7 +41,7 @@ from placer.strategies.inter_op.partition.stage_costs import OutlineCosts
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.space.device_orders import device_orders
 from placer.strategies.space.left_out import BUCKETS, DEVICES, LENGTHS, MICROBATCHES, PARTS, STAGES, left_out
-from placer.strategies.space.outline import Outline, position_counts, recomputes, schedules, shardings
+from placer.strategies.space.outline import Outline, plan_of, position_counts, recomputes, schedules, shardings
 from placer.strategies.space.row_shares import row_shares
 from problems import device, problem
 
@@ -288,6 +288,25 @@ def test_no_plan_of_a_stranger_is_below_a_bound_of_its_outline(made: Callable[[i
     print(f"{LAST - FIRST} problems, {looked} legal plans, {len(broken)} bounds broken")
     assert not broken, "\n".join(broken[:20])
     assert looked > LAST - FIRST
+
+
+@pytest.mark.parametrize("positions", [1, 2])
+def test_no_buckets_are_faster_than_a_bound_where_nodes_sum_among_themselves_first(positions: int) -> None:
+    near, far = (Link(name="link", latency_seconds=1e-5, bandwidth=rate) for rate in (1e10, 1e9))
+    node = Node(name="node", devices=((device(), 2 * positions),), link=near, nic=far)
+    machines = Cluster(name="two", groups=((node, 2),), levels=(Level(name="fabric", link=far),))
+    graph, fixed = chain_graph([BlockSpec(parameters=2**22)] * 2, rows=4), RunSettings(overlap=False, clip_norm=None)
+    views = Views.of(problem(graph, machines, settings=fixed, rows=4))
+    order = (0, 1, 4, 5, 2, 3, 6, 7)  # each position on both nodes
+    made = Outline(
+        positions=positions, replicas=4, virtual=1, rows=4, microbatch=4, schedule="1f1b", sharding="none",
+        device_order=() if positions == 1 else order,
+    )  # fmt: skip
+    plan = plan_of(views.problem, made, (1,) * (positions - 1), (False,) * positions)
+    each = {size: estimate_with(views.problem.costs, replace(plan, bucket_bytes=size)).step_seconds for size in SIZES}
+    assert min(each.values()) < each[SIZES[-1]] / ROUNDING
+    for name, bound in lower_bounds(views, made).items():
+        assert bound <= min(each.values()) * ROUNDING, name
 
 
 def kinds_left_out(given: Problem, plan: Plan) -> set[str]:

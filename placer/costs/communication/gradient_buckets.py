@@ -10,7 +10,8 @@ soon as they reach the cap: fewer than all bytes divided by it, and the last one
 
 The plan holds the size at which a bucket is closed (`Plan.bucket_bytes`); the search takes the one of `SIZES` that
 exposes least, the smallest of equal ones. n t never grows with the size (t(x) / x falls), so that without overlap the
-largest size is the best one.
+largest size is the best one; but where nodes sum among themselves first (`reductions`), which takes longer of large
+pieces.
 """
 
 from __future__ import annotations

@@ -171,7 +171,10 @@ class AfterBackward:
         self, devices: tuple[int, ...], size: float, bucket_bytes: int | None, way: AnyReduction = "cheapest"
     ) -> float:
         """Seconds of summing gradients of `size` bytes in buckets (None: the best ones), which nothing hides."""
-        return seconds_after(partial(self.bucket, devices, way=way), size, bucket_bytes or SIZES[-1])
+        of_one = partial(self.bucket, devices, way=way)
+        if bucket_bytes is not None or "hierarchical" not in self.network.reductions(devices):
+            return seconds_after(of_one, size, bucket_bytes or SIZES[-1])
+        return min(seconds_after(of_one, size, one) for one in SIZES)
 
     def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
         """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
