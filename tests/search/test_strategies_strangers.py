@@ -43,7 +43,7 @@ from placer.strategies.space.device_orders import device_orders
 from placer.strategies.space.left_out import BUCKETS, DEVICES, LENGTHS, MICROBATCHES, PARTS, STAGES, left_out
 from placer.strategies.space.outline import Outline, plan_of, position_counts, recomputes, schedules, shardings
 from placer.strategies.space.row_shares import row_shares
-from problems import device, problem
+from problems import cluster, device, problem
 
 FIRST, LAST = map(int, os.environ.get("PLACER_STRANGERS", "0:200").split(":"))
 CLIMBED = range(*map(int, os.environ.get("PLACER_CLIMBED", "0:12").split(":")))
@@ -307,6 +307,24 @@ def test_no_buckets_are_faster_than_a_bound_where_nodes_sum_among_themselves_fir
     assert min(each.values()) < each[SIZES[-1]] / ROUNDING
     for name, bound in lower_bounds(views, made).items():
         assert bound <= min(each.values()) * ROUNDING, name
+
+
+def test_where_blocks_read_more_than_they_save_some_stages_may_need_less_than_if_all_or_none_recomputed() -> None:
+    wide, deep = BlockSpec(saved=10, output=25_000, parameters=10), BlockSpec(saved=10**5, output=10, parameters=10)
+    graph = chain_graph([wide] * 32 + [deep] * 32, rows=4)
+    made = Outline(
+        positions=4, replicas=1, virtual=1, rows=4, microbatch=4, schedule="1f1b", sharding="none"
+    )  # fmt: skip
+
+    def on(memory: int) -> tuple[Problem, Plan]:
+        given = problem(graph, cluster(*[device(memory=memory)] * 4), rows=4)
+        return given, plan_of(given, made, (16, 32, 48), (False, False, True, True))
+
+    roomy, plan = on(2**40)
+    tight, plan = on(max(held.total for held in estimate_with(roomy.costs, plan).memory))
+    assert check(plan, tight.costs, lowered=False) == ()
+    for name, bound in lower_bounds(Views.of(tight), made).items():
+        assert bound <= estimate_with(tight.costs, plan).step_seconds * ROUNDING, name
 
 
 def kinds_left_out(given: Problem, plan: Plan) -> set[str]:

@@ -135,6 +135,13 @@ def test_the_slowest_position_may_be_the_one_that_sends_nothing() -> None:
     assert_bounds_hold(problem(chain_graph([light, light, slow]), cluster(*[device()] * 4, link=THIN), rows=8))
 
 
+@pytest.mark.parametrize("memory", [2**exponent for exponent in range(18, 23)])
+def test_a_part_may_hold_less_where_it_does_not_recompute(memory: int) -> None:
+    wide = BlockSpec(saved=10, output=25_000, parameters=10)
+    machines = cluster(*[device(memory=memory, name="one")] * 2, device(memory=memory, name="other"))
+    assert_bounds_hold(problem(chain_graph([wide] * 4, rows=4), machines, rows=4))
+
+
 def test_no_line_of_cut_ops_is_faster_than_its_bound() -> None:
     assert_bounds_hold(gpt(), every=7)
 

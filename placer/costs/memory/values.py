@@ -160,6 +160,17 @@ class KeptValues:
         own = (r for r in dict.fromkeys(self.work.graph.blocks[block].inputs) if r in users)
         return self.crossing.bytes_of(r for r in own if len(users[r]) == 1)
 
+    @remembered
+    def spared(self, recompute: Again, rows: int) -> list[int]:
+        """Sums over the first blocks of the most bytes that each keeps less where it does not run again: some read more
+        than they save."""
+        found = [0]
+        for block in self.work.graph.blocks[:-1]:
+            entering = self.crossing.bytes_of(r for r in dict.fromkeys(block.inputs) if r in self.crossing.floating)
+            kept = entering.at(rows) + (self.results[block.kind].at(rows) if recompute == "selective" else 0)
+            found.append(found[-1] + max(0, kept - self.saved[block.kind].at(rows)))
+        return [*found, found[-1]]
+
     def order(self, first: int, last: int) -> tuple[object, ...]:
         """Equal for ranges whose blocks are alike one by one, enter, share and keep the same in the same places."""
         again = [(block - first, self.crossing.bytes_of((r,))) for block, r in self._kept_again[first] if block < last]

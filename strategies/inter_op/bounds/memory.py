@@ -100,7 +100,7 @@ def _turns(
     in flight are the first that need not recompute.
     """
     living = peaks * least[:, None, :]
-    free = (room - least.sum(axis=1) * state)[:, None] - living.sum(axis=2) * sizes[1]
+    free = (room - least.sum(axis=1) * state)[:, None] - living.sum(axis=2) * min(sizes)
     needs = np.sort(living * max(0, sizes[0] - sizes[1]), axis=2).cumsum(axis=2)
     turns = (needs <= free[:, :, None]).sum(axis=2).min(axis=1)
     fits = (free >= 0).all(axis=1)

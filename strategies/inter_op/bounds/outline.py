@@ -89,11 +89,11 @@ class OutlineBounds:
     def all_bytes(self, outline: Outline) -> int:
         """`bytes` of all blocks."""
         key, blocks = self._holding(outline), len(self.problem.graph.blocks)
-        return once(self._all_bytes, key, self.run_bytes, outline, 0, blocks, key[3])
+        return once(self._all_bytes, key, self._cut_bytes, outline, 0, blocks, key[3])
 
     def _rest_bytes(self, outline: Outline) -> tuple[int, ...]:
         blocks, least = len(self.problem.graph.blocks), least_in_flight(outline)
-        return (*(self.run_bytes(outline, j, blocks, least) for j in range(blocks)), 0)
+        return (*(self._cut_bytes(outline, j, blocks, least) for j in range(blocks)), 0)
 
     def _holding(self, outline: Outline) -> tuple[str, int, int, InFlight, bool]:
         """What the bytes of an outline depend on: sharding, replicas, rows, microbatches, whether they add up."""
@@ -103,9 +103,21 @@ class OutlineBounds:
 
     def run_bytes(self, outline: Outline, first: int, last: int, in_flight: InFlight) -> int:
         """Bytes a position of one stage holds at least for a run with so many microbatches; more for a longer run."""
-        span = self.ranges.costs.ranges.of(first, last)
-        rows = self._held_rows(outline)
+        span, rows = self.ranges.costs.ranges.of(first, last), self._held_rows(outline)
         least = min(span.kept(again).at(rows) for again in recomputes(self.problem))
+        return self._bytes_with(outline, first, last, in_flight, least)
+
+    def _cut_bytes(self, outline: Outline, first: int, last: int, in_flight: InFlight) -> int:
+        """The same of positions together that have a run between them, of which some may recompute."""
+        ranges, rows, allowed = self.ranges.costs.ranges, self._held_rows(outline), recomputes(self.problem)
+        least = ranges.of(first, last).kept(allowed[-1]).at(rows)
+        if len(allowed) > 1:
+            spared = ranges.kept.spared(allowed[-1], rows)
+            least = max(0, least - spared[last] + spared[first])
+        return self._bytes_with(outline, first, last, in_flight, least)
+
+    def _bytes_with(self, outline: Outline, first: int, last: int, in_flight: InFlight, least: int) -> int:
+        """Bytes with so many kept of a microbatch at least."""
         held = self._state(outline, first, last)
         with_gradients = held.gradients + in_flight.later[0][0] * least
         return sum(held) - held.gradients + max(in_flight.first * least, with_gradients)

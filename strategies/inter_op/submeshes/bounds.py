@@ -198,6 +198,14 @@ class StageBounds:
         held = np.maximum(in_flight * own.living, own.gradients + (in_flight - 1) * own.living)
         return own.always + held + own.returned
 
+    def spared(self, place: PlacementClass, terms: ScheduleTerms, again: Recompute) -> Floats:
+        """Bytes of a microbatch that block ranges hold less at most where some of their blocks do not run again."""
+        rows, layout = -(-terms.rows // place.submesh.replicas), place.submesh.layout
+        sizes, sums = self._sizes(layout), self.views[layout].costs.ranges.kept.spared(again, rows)
+        apart, beside = (sizes[name] + sizes[name + A_ROW] * rows for name in ("staying_apart", "staying"))
+        found: Floats = self.ends.over(np.array(sums, dtype=float)) + np.maximum(0.0, apart - beside)
+        return found
+
     @remembered
     def _parts(
         self, layout: int, rows: int, kept: Sharding, replicas: int, *, again: Recompute, many: bool

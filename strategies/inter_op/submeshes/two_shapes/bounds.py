@@ -10,7 +10,8 @@ scatters those of what no two blocks share), p its positions, X the message at t
              times that of a block of which it has c, on a position that may be the one which sends nothing
     X        all bytes that the block before j makes for later ones, over the links of the devices on both sides, or of
              their nodes, whichever takes longer; between positions of one part the least of any cut
-    memory   the positions must hold the range with as few microbatches as are in flight at any of them
+    memory   the positions must hold the range with as few microbatches as are in flight at any of them, of blocks that
+             read more than they save what these save
     again    where they only do recomputed: bytes too much times the least seconds that free a byte
 """
 
@@ -232,6 +233,9 @@ class _Parts:
         count, choices = terms.count, recomputes(self.bounds.problem)
         in_flight = count if terms.schedule == "gpipe" else min(count, 1 + head)
         held = [SLACK * self.stage_bounds.bytes(place, terms, in_flight, again=again)[own] for again in choices]
+        tight = held[-1]
+        if len(choices) > 1:
+            tight = tight - in_flight * self.stage_bounds.spared(place, terms, choices[-1])[own]
         least = added[choices[0]]
         steady, tail = least.steady[2 * cuts :], least.tail[2 * cuts :]
         slowest, longest, most = (
@@ -240,7 +244,7 @@ class _Parts:
         )
         dear = self._dear(place, in_flight) if len(choices) > 1 else 0.0
         return _End(
-            added=RangeTerms(*(each[own] for each in least)), held=held[0], tight=held[-1], dear=dear, slowest=slowest,
+            added=RangeTerms(*(each[own] for each in least)), held=held[0], tight=tight, dear=dear, slowest=slowest,
             longest=longest, common=most, one=float(steady[common].min()),
         )  # fmt: skip
 
