@@ -164,12 +164,21 @@ class KeptValues:
     def spared(self, recompute: Again, rows: int) -> list[int]:
         """Sums over the first blocks of the most bytes that each keeps less where it does not run again: some read more
         than they save."""
-        found = [0]
+        more = {}
+        for kind, entering in set(self._reading):
+            kept = entering.at(rows) + (self.results[kind].at(rows) if recompute == "selective" else 0)
+            more[kind, entering] = max(0, kept - self.saved[kind].at(rows))
+        sums = list(accumulate((more[one] for one in self._reading), initial=0))
+        return [*sums, sums[-1]]
+
+    @cached_property
+    def _reading(self) -> list[tuple[int, Affine]]:
+        """Of each block but the last its class, and the bytes of the values that enter it."""
+        floating, found = self.crossing.floating, []
         for block in self.work.graph.blocks[:-1]:
-            entering = self.crossing.bytes_of(r for r in dict.fromkeys(block.inputs) if r in self.crossing.floating)
-            kept = entering.at(rows) + (self.results[block.kind].at(rows) if recompute == "selective" else 0)
-            found.append(found[-1] + max(0, kept - self.saved[block.kind].at(rows)))
-        return [*found, found[-1]]
+            entering = (r for r in dict.fromkeys(block.inputs) if r in floating)
+            found.append((block.kind, self.crossing.bytes_of(entering)))
+        return found
 
     def order(self, first: int, last: int) -> tuple[object, ...]:
         """Equal for ranges whose blocks are alike one by one, enter, share and keep the same in the same places."""

@@ -37,7 +37,7 @@ from typing import NamedTuple
 from placer.cluster.cluster import Cluster, Device, Node
 from placer.costs.communication.compression import cast_seconds
 from placer.costs.communication.gloo import Copies, gloo_copies
-from placer.costs.communication.gradient_buckets import SIZES, filled, least_exposed, seconds_after
+from placer.costs.communication.gradient_buckets import SIZES, bucket_count, filled, least_exposed, seconds_after
 from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
 from placer.costs.communication.reductions import AnyReduction
@@ -174,7 +174,7 @@ class AfterBackward:
         of_one = partial(self.bucket, devices, way=way)
         if bucket_bytes is not None or "hierarchical" not in self.network.reductions(devices):
             return seconds_after(of_one, size, bucket_bytes or SIZES[-1])
-        return min(seconds_after(of_one, size, one) for one in SIZES)
+        return min(count * of_one(size / count) for count in {bucket_count(size, one) for one in SIZES})
 
     def bucket(self, devices: tuple[int, ...], size: float, way: AnyReduction = "cheapest") -> float:
         """Seconds of summing a bucket of gradients of `size` bytes: copied in, reduced, copied out; cast between."""
