@@ -82,13 +82,18 @@ def given_own_batches(plan: Plan) -> str:
         return refusal(lambda: executor.step(own))
 
 
-def given_own_weights(plan: Plan) -> str:
-    """What every rank is told where the last one's model differs from the others' in one number."""
+def given_own_weights(plan: Plan, permuted: bool) -> str:
+    """What every rank is told where the last one's model differs from the others' in one number, or in the order
+    of those of a weight."""
     with world():
         model = prepared_model(plan, None, torch.device("cpu"))
         if dist.get_rank() == dist.get_world_size() - 1:
             with torch.no_grad():
-                next(model.parameters()).view(-1)[-1] += 1e-9
+                flat = next(one for one in model.parameters() if one.dim() > 1 and one.any()).view(-1)
+                if permuted:
+                    flat.copy_(flat.flip(0))
+                else:
+                    flat[-1] += 1e-9
         return refusal(lambda: load(plan, model, capture=capture_of(plan)))
 
 

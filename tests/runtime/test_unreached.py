@@ -105,9 +105,10 @@ def test_ranks_that_are_given_batches_of_their_own_are_told() -> None:
         assert "rank 1 was given another batch than rank 0" in told and "same global batch" in told
 
 
+@pytest.mark.parametrize("permuted", [False, True])
 @pytest.mark.parametrize("choices", [{"replicas": 2}, {"replicas": 2, "sharding": "optimizer"}], ids=str)
-def test_replicas_that_would_begin_with_unlike_weights_are_told(choices: dict[str, Any]) -> None:
-    for told in on_ranks(2, given_own_weights, plan_of(replace(CASES[0], **choices))):
+def test_replicas_that_would_begin_with_unlike_weights_are_told(choices: dict[str, Any], permuted: bool) -> None:
+    for told in on_ranks(2, given_own_weights, plan_of(replace(CASES[0], **choices)), permuted):
         assert "rank 1 begins with other weights than rank 0" in told
 
 
