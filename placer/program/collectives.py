@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Literal
 
 from placer.costs.communication.side_by_side import side_by_side
-from placer.graph import Graph
 from placer.plans.plan import Plan
 from placer.plans.schedule import Action
 from placer.plans.transfers import position_of
@@ -42,7 +41,7 @@ from placer.program.instructions import Collective
 from placer.program.mixed_allreduce import sum_route
 from placer.program.ranks import like_ranks, rank_of, summed_ranks
 from placer.program.reductions import planned_route
-from placer.rules.opaque import is_part
+from placer.program.told import told_weights
 from placer.spmd.parameter_layouts import held_parameters
 
 # The squared norm and the loss are summed in float64.
@@ -86,13 +85,6 @@ def closing_collectives(plan: Plan, position: int, replica: int, inner: int = 0)
     if plan.settings.clip_norm is not None:
         yield _scalar(plan, "norm", everyone)
     yield _scalar(plan, "loss", everyone)
-
-
-def told_weights(graph: Graph) -> tuple[str, ...]:
-    """The weights of which each step has to tell whether a gradient reached them: all, where a part that is not looked
-    into has one; () otherwise, as ops say it beforehand."""
-    parts = any(is_part(op) and any(output.requires_grad for output in op.outputs) for _, op in graph.ops)
-    return tuple(name for name, one in graph.parameters.items() if one.trainable) if parts else ()
 
 
 def updated_collectives(plan: Plan, position: int, inner: int = 0) -> Iterator[Collective]:

@@ -7,7 +7,8 @@ the forward before (`FSDPParamGroup._backward_prefetch`). After its backward a u
 in the backward of the last microbatch only: of each unit when its inputs' gradients are made; of the root, and of
 blocks whose inputs need no gradient, when the whole backward has ended. A unit that is frozen scatters nothing; where
 its inputs need no gradient either it has no backward, and stays gathered once another's backward has prefetched it.
-Parameters without dims are in no unit.
+Parameters without dims are in no unit. Where only the step tells which values have gradients, every backward comes to
+every unit, and the root alone ends last.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from placer.plans.plan import Plan
 from placer.plans.schedule import Action
 from placer.program.buckets import ShardUnit, between_replicas, parameter_users, shard_units
 from placer.program.instructions import Collective
+from placer.program.told import told_weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,6 +93,8 @@ def _scattered_late(plan: Plan, stage: int, units: tuple[ShardUnit, ...]) -> fro
 
     A parameter of several blocks that trains is an input of each of them.
     """
+    if told_weights(plan.graph):
+        return frozenset({-1})
     users, parameters = parameter_users(plan, stage), plan.graph.parameters
     given = {name for name, blocks in users.items() if len(blocks) > 1 and parameters[name].trainable}
 

@@ -39,7 +39,8 @@ class Message:
     kinds. `sizes` are bytes, one per value, as are `shapes` and `dtypes`; `tag` is unique within a step for all
     messages from one rank to another. `rows` are the first and last (exclusive) row of the microbatch that it carries;
     `cuts` the ranges of each whole value that it carries, () where all that both ranks hold of those rows (and () at
-    all where that is so of each).
+    all where that is so of each). tells: whether one more tensor follows, the last of `sizes`, with a byte per value
+    that says whether it has a gradient.
     """
 
     direction: Literal["send", "receive"]
@@ -55,10 +56,11 @@ class Message:
     cuts: tuple[Ranges, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
+    tells: bool = False
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
+        """Bytes of all that it carries."""
         return sum(self.sizes)
 
 

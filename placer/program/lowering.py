@@ -23,6 +23,7 @@ from placer.plans.transfers import Transfer, position_of, stage_graph, transfers
 from placer.program.collectives import closing_collectives, stage_collectives, updated_collectives
 from placer.program.instructions import Collective, Compute, Instruction, Message, OptimizerStep, Program
 from placer.program.ranks import ConnectedReplicas, all_replicas, rank_of
+from placer.program.told import told_weights
 from placer.spmd.cross_mesh import Bundle, Crossing, Division, Exchange, Mesh, Overlap, by_source, by_target
 from placer.spmd.parameter_layouts import held_parameters, held_value, value_state
 
@@ -224,6 +225,10 @@ class _Moves:
 
     def _message(self, move: _Move, known: _KnownTransfer, overlap: Overlap, bundle: Bundle, sending: bool) -> Message:
         carried = self._carried(bundle, (overlap.last - overlap.first) // known.exchange.apart)
+        tells = move.gradient and self._told
+        if tells:
+            count = len(bundle.values)
+            carried = (*carried, _Value(count, (count,), "uint8"))
         if sending:
             peer = rank_of(self.plan, known.positions[1], overlap.target, bundle.target)
         else:
@@ -236,6 +241,7 @@ class _Moves:
             target_stage=move.ends[1],
             microbatch=move.microbatch,
             values=bundle.values,
+            tells=tells,
             sizes=tuple(value.bytes for value in carried),
             tag=move.tag,
             rows=(overlap.first, overlap.last),
@@ -263,6 +269,10 @@ class _Moves:
                 for value, one in each
             )
         return found
+
+    @cached_property
+    def _told(self) -> bool:
+        return bool(told_weights(self.plan.graph))
 
     @cached_property
     def _numerics(self) -> Numerics:

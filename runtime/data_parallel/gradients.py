@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor
 
 from placer.plans.plan import Plan
 from placer.program.buckets import divided_buckets, gradient_buckets, part_buckets, shared_parameters
-from placer.program.collectives import tied_by_inner, tied_by_shard, told_weights
+from placer.program.collectives import tied_by_inner, tied_by_shard
 from placer.program.instructions import Collective, Program
+from placer.program.told import told_weights
 from placer.runtime.data_parallel.reached import Heard, told
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.tensors import flat, local_part, spread, sum_over, summed_in

@@ -7,7 +7,8 @@
                   stay whole, and placer reduces their gradients
 
 Where a step may bring some weights no gradient (`hears`), engines listen to which it reaches, and take zeros for the
-others: DDP is brought to all of them, FSDP2 is given the zeros (`reached`).
+others: DDP is brought to all of them, FSDP2 is given the zeros (`reached`) and led through its units
+(`unit_order`).
 
 Losses are shares of the global mean, so gradients are SUMMED: DDP by a communication hook that does not divide,
 FSDP2 by a divide factor of 1. Only the backward of a stage's last microbatch reduces.
@@ -40,6 +41,7 @@ from placer.program.reductions import ServerRoute
 from placer.runtime.data_parallel.bucket_hook import BucketHook
 from placer.runtime.data_parallel.compression import CompressedReduceScatter
 from placer.runtime.data_parallel.reached import Heard, coming_to, fill_in, gathered, shards
+from placer.runtime.data_parallel.unit_order import UnitCord
 from placer.runtime.distributed.tensors import GroupOf, summed_in
 from placer.runtime.observer import Observer
 from placer.runtime.stages.pass_context import PassContext
@@ -61,6 +63,11 @@ class Replica:
     def forward(self, mode: PassContext, *tensors: torch.Tensor) -> Tensors:
         """The stage's outputs."""
         return cast(Tensors, self.stage(mode, *tensors))
+
+    def cord(self) -> torch.Tensor | None:
+        """What the backward of the last forward has to begin with too, so that ranks meet in it whatever gradients
+        there are."""
+        return None
 
     def before_backward(self, last: bool) -> None:
         """To be called before each backward; `last` says that it completes the stage's gradients."""
@@ -145,8 +152,9 @@ class FsdpReplica(Replica):
     grouped = True
 
     def __init__(
-        self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding, compressed: torch.dtype | None, *, hears: bool
-    ) -> None:
+        self, stage: StageModule, mesh: DeviceMesh, sharding: Sharding, compressed: torch.dtype | None, *,
+        device: torch.device, hears: bool,
+    ) -> None:  # fmt: skip
         super().__init__(stage)
         self._compressed = compressed
         self._sharded: list[FSDPModule] = []
@@ -165,6 +173,11 @@ class FsdpReplica(Replica):
             self.heard.listen({name: one for name, one in stage.own_parameters().items() if name not in self._shards})
             for module in self._sharded:
                 fill_in(module)
+        self._cord = UnitCord(self._sharded, self._root, device) if hears else None
+
+    def cord(self) -> torch.Tensor | None:
+        """That along all units."""
+        return None if self._cord is None else self._cord.cut()
 
     def before_backward(self, last: bool) -> None:
         """Scatter gradients in the last backward only."""
@@ -220,7 +233,7 @@ def replica(
     group = group_of(ranks)
     if planned.by_fsdp:
         mesh = DeviceMesh.from_group(group, device.type, mesh=list(ranks))
-        return FsdpReplica(stage, mesh, planned.sharding, compressed, hears=hears)
+        return FsdpReplica(stage, mesh, planned.sharding, compressed, device=device, hears=hears)
     # DDP refuses a module of which it would have nothing to sum.
     if bucket_bytes is None or not any(parameter.requires_grad for parameter in stage.parameters()):
         return Replica(stage)

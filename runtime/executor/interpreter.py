@@ -16,7 +16,7 @@ Between stages whose replicas differ a value comes in parts, from all that have 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,6 +38,7 @@ from placer.spmd.cross_mesh import Ranges
 Values = dict[str, torch.Tensor]
 _Where = tuple[int, int]  # stage, microbatch
 _Which = tuple[int, int, str]  # stage, microbatch, value
+_Moved = tuple[str, TensorMeta, Ranges]  # value, what the rank holds of it, the part of that
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class _Pass:
     leaves: Values
     outputs: Values
     ghost: bool
+    cord: torch.Tensor | None = None
     deferred: Deferred | None = None
 
 
@@ -85,7 +87,7 @@ class Interpreter:
     which part of what this rank holds a message carries. loss: the loss's reference. reached: the values that its
     gradient comes back to. reduce: does a collective of
     placer's own; sum_over: one over a given tensor. own_ranks: those that sum the loss of a step of training, where
-    these are not all.
+    these are not all. tells: whether a value may have no gradient in some step: its maker has none of it then either.
     """
 
     plan: Plan
@@ -102,6 +104,7 @@ class Interpreter:
     sum_over: Callable[[Collective, torch.Tensor], None]
     observer: Observer
     own_ranks: tuple[int, ...] = ()
+    tells: bool = False
 
     def train(self, feeds: tuple[Microbatch, ...], update: Callable[[], None]) -> torch.Tensor:
         """One step, which `update` ends; this rank's share of the loss (float64, on the CPU)."""
@@ -188,7 +191,7 @@ class Interpreter:
         }
         if self.loss in outputs and self.program.inner == 0 and not feed.ghost:
             step.losses.append(outputs[self.loss].detach().double())
-        step.passes[stage, microbatch] = _Pass(leaves, outputs, feed.ghost)
+        step.passes[stage, microbatch] = _Pass(leaves, outputs, feed.ghost, replica.cord())
 
     def _leaf(self, step: _StepState, stage: int, microbatch: int, name: str) -> torch.Tensor:
         """A value of an earlier stage, cut off from the autograd graph there."""
@@ -221,6 +224,10 @@ class Interpreter:
         replica = self.replicas[stage]
         found = step.passes.get((stage, microbatch))
         if found is None:
+            return
+        if self.tells and found.ghost and not replica.grouped:
+            self._leave(step, microbatch, found)
+            del step.passes[stage, microbatch]
             return
         with self.observer.during("backward"):
             replica.heard.deaf = found.ghost
@@ -257,16 +264,22 @@ class Interpreter:
                 continue
             if name == self.loss and not done.ghost:
                 arrived = torch.ones_like(output)
+            elif self.tells and name != self.loss and (stage, microbatch, name) not in step.gradients:
+                continue
             else:
                 arrived = step.gradients.pop((stage, microbatch, name), torch.zeros_like(output))
             roots.append(output)
             gradients.append(arrived)
+        if done.cord is not None:
+            roots.append(done.cord)
+            gradients.append(torch.zeros_like(done.cord))
         return roots, gradients
 
     def _return_gradients(self, step: _StepState, stage: int, microbatch: int, leaves: Values) -> None:
-        """Hand the gradients of what a stage read to the stages that made it; zeros where nothing flowed back."""
+        """Hand the gradients of what a stage read to the stages that made it; zeros where nothing flowed back, or
+        nothing where these are told so."""
         for name, leaf in leaves.items():
-            if not leaf.requires_grad:
+            if not leaf.requires_grad or (self.tells and leaf.grad is None):
                 continue
             gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             home = self.home[name]
@@ -282,16 +295,21 @@ class Interpreter:
         if message.direction == "receive":
             key = (message.kind, message.target_stage, message.microbatch)
             shapes = [replace(shape, shape=narrowed_shape(shape.shape, part)) for _, shape, part in moved]
+            if message.tells:
+                shapes.append(TensorMeta(shape=(len(message.values),), dtype=torch.uint8, requires_grad=False))
             with self.observer.during("communication"):
                 posted = self.mail.receive(message, shapes)
             step.receiving.setdefault(key, []).append(posted)
             return
         with self.observer.during("communication"):
-            self.mail.send(
-                message, [narrowed(self._outgoing(step, message, name, shape), part) for name, shape, part in moved]
-            )
+            carried = [narrowed(self._outgoing(step, message, name, shape), part) for name, shape, part in moved]
+            if message.tells:
+                stage, microbatch = message.source_stage, message.microbatch
+                there = [(stage, microbatch, name) in step.returned for name in message.values]
+                carried.append(torch.tensor(there, dtype=torch.uint8, device=self.device))
+            self.mail.send(message, carried)
 
-    def _moved(self, step: _StepState, message: Message) -> list[tuple[str, TensorMeta, Ranges]]:
+    def _moved(self, step: _StepState, message: Message) -> list[_Moved]:
         """The values of a message, with what this rank holds of them and the part of that which moves.
 
         A value whose only readers feed neither loss nor buffers is not made, hence not sent.
@@ -321,9 +339,7 @@ class Interpreter:
         gathered: dict[tuple[int, str], torch.Tensor] = {}
         for posted in step.receiving.pop((kind, stage, microbatch), ()):
             source = posted.message.source_stage
-            for (name, shape, part), tensor in zip(
-                self._moved(step, posted.message), self.mail.wait(posted), strict=True
-            ):
+            for (name, shape, part), tensor in self._arrived(step, posted):
                 known = gathered.get((source, name))
                 if known is None and not part:
                     gathered[source, name] = tensor
@@ -334,6 +350,14 @@ class Interpreter:
                 place.copy_(tensor) if kind == "activation" else place.add_(tensor)
         for (_, name), tensor in gathered.items():
             _add(into, (stage, microbatch, name), tensor)
+
+    def _arrived(self, step: _StepState, posted: Receiving) -> Iterable[tuple[_Moved, torch.Tensor]]:
+        """What a message brought, without the gradients that are none."""
+        moved, tensors = self._moved(step, posted.message), self.mail.wait(posted)
+        if not posted.message.tells:
+            return zip(moved, tensors, strict=True)
+        there = dict(zip(posted.message.values, tensors[-1].tolist(), strict=True))
+        return [(one, tensor) for one, tensor in zip(moved, tensors[:-1], strict=True) if there[one[0]]]
 
 
 def _add(into: dict[_Which, torch.Tensor], key: _Which, tensor: torch.Tensor) -> None:

@@ -16,6 +16,7 @@ from placer.plans.plan import Plan
 from placer.plans.provenance import import_model
 from placer.program.lowering import lower
 from placer.program.ranks import connected_with, position_of_rank
+from placer.program.told import told_weights
 from placer.runtime.data_parallel.elementwise import require_elementwise
 from placer.runtime.data_parallel.given_parameters import OptimizerFactory, require_maker
 from placer.runtime.data_parallel.gradients import Gradients
@@ -169,7 +170,7 @@ def _executor(
         shapes=value_shapes(plan, model.cut, model.axis),
         parts=MessageParts(plan, program.inner), mail=Mailbox(plan, model.rank, device, held.relay),
         loss=model.cut.loss, reached=model.cut.reached_values, reduce=(column or gradients).reduce,
-        sum_over=gradients.sum_over, observer=held.relay, own_ranks=own,
+        sum_over=gradients.sum_over, observer=held.relay, own_ranks=own, tells=bool(told_weights(plan.graph)),
     )  # fmt: skip
     return Executor(
         plan=plan, rank=model.rank, device=device, relay=held.relay, stages=held.stages, replicas=held.replicas,

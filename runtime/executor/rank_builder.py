@@ -16,10 +16,11 @@ from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.plans.transfers import position_of
 from placer.program.buckets import shared_parameters
-from placer.program.collectives import tied_by_inner, told_weights
+from placer.program.collectives import tied_by_inner
 from placer.program.instructions import Program
 from placer.program.ranks import inner_axes, like_ranks, line_ranks, position_of_rank, replica_ranks
 from placer.program.reductions import planned_route
+from placer.program.told import told_weights
 from placer.runtime.data_parallel.replicas import DdpReplica, Replica, add_up_wide, replica
 from placer.runtime.data_parallel.zero1 import Zero1
 from placer.runtime.distributed.world import Groups

@@ -98,10 +98,12 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, x: torch.Tensor, forward: Move, backward: Move) -> torch.Tensor:
         ctx.back = backward
+        ctx.set_materialize_grads(False)
         made = forward(x)
         # Not x itself: autograd would take it for a view, in which nothing may be written.
         return made.detach() if made is x else made
 
     @staticmethod
-    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.back(gradients[0]), None, None
+    def backward(ctx: _Context, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
+        # A part of a model may give its inputs none, on all ranks that share it alike.
+        return None if gradients[0] is None else ctx.back(gradients[0]), None, None

@@ -184,10 +184,13 @@ def _reached(made: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
 class _Drawn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, made: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.shapes = [(one.shape, one.dtype, one.device) for one in sources]  # type: ignore[attr-defined]
         return made.view_as(made)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         shapes = ctx.shapes  # type: ignore[attr-defined]
+        if gradient is None:
+            return (None, *(None for _ in shapes))
         return (None, *(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in shapes))

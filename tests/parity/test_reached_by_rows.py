@@ -16,7 +16,7 @@ from opaque_models import WIDTH
 from placer import RunSettings
 from placer.plans.plan import Plan
 from placer.plans.settings import Precision
-from placer.program.collectives import told_weights
+from placer.program.told import told_weights
 from placer.rules import OpaqueCost
 from pool import on_ranks
 from split_runs import resumed

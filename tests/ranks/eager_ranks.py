@@ -13,8 +13,10 @@ from examples.parity.cases import capture_of, run_case
 from placer import tracer
 from placer.errors import UsageError
 from placer.plans.plan import Plan
+from placer.program.lowering import lower
 from placer.runtime import load
 from placer.runtime.data_parallel.optimizer import optimizer_factory
+from placer.runtime.measuring.communication_record import Recorder, compare
 from placer.runtime.stages.captured_model import run_dtype
 from placer.runtime.verify.report import VerifyReport
 from placer.runtime.weights.meta_model import prepared_model
@@ -54,6 +56,18 @@ def reached(
             executor.step(batch)
             found.append(frozenset(executor.last_gradients))
         return tuple(found), executor.full_state_dict()
+
+
+def done_otherwise(plan: Plan, given: list[dict[str, torch.Tensor]]) -> tuple[str, ...]:
+    """What this rank communicates otherwise than its program says, in steps on these batches."""
+    with world():
+        executor, found = load(plan, capture=capture_of(plan)), tuple[str, ...]()
+        executor.step(given[0])  # which ends with what `load` left open
+        for batch in given:
+            with Recorder() as recorder:
+                executor.step(batch)
+            found += compare(lower(plan)[executor.rank], recorder.records)
+        return found
 
 
 def group_after_close(plan: Plan) -> bool:
