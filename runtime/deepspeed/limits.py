@@ -7,6 +7,7 @@ from collections.abc import Callable
 from placer.errors import IllegalPlanError
 from placer.plans.plan import BY_FSDP, Plan, replica_rows
 from placer.program.buckets import shared_parameters
+from placer.program.told import told_weights
 
 PRECISIONS = ("float32",)
 
@@ -42,6 +43,12 @@ def _numbers(plan: Plan) -> str:
 def _splits(plan: Plan) -> str:
     """It has no operator splits of its own."""
     return "ops are cut over the devices of a replica, which DeepSpeed leaves to the model" if plan.layouts else ""
+
+
+def _parts(plan: Plan) -> str:
+    """Where no gradient reaches a weight it takes zeros, by which weights decay, or waits."""
+    unreached = "the model has opaque parts: a step may not reach every weight, and DeepSpeed moves those all the same"
+    return unreached if told_weights(plan.graph) else ""
 
 
 def _kinds(plan: Plan) -> str:
@@ -104,6 +111,7 @@ RULES: tuple[Callable[[Plan], str], ...] = (
     _compression,
     _numbers,
     _splits,
+    _parts,
     _kinds,
     _schedule,
     _sharding,

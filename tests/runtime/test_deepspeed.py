@@ -12,6 +12,7 @@ import pytest
 
 from examples.parity.cases import Case, plan_of
 from execute_plans import tiny_plan
+from opaque_models import WIDTH
 from placer.errors import IllegalPlanError, UsageError
 from placer.plans.plan import Layout, Plan
 from placer.plans.settings import RunSettings
@@ -52,6 +53,7 @@ REFUSED: dict[str, Callable[[], Plan]] = {
     "without ZeRO it keeps": lambda: tiny_plan(2, 1, settings=RunSettings(offload="optimizer")),
     "its precision is bfloat16": lambda: tiny_plan(2, 1, settings=RunSettings(precision="bfloat16")),
     "numbers without dims .layers.0.number": lambda: plan_of(Case(model="writing_models:unreached", shapes=BATCH)),
+    "the model has opaque parts": lambda: plan_of(Case(model="opaque_models:routed", shapes=(("x", (8, WIDTH)),))),
     "ops are cut over the devices": lambda: replace(tiny_plan(2, 1), layouts=(Layout(degree=2, splits=()),)),
 }
 
