@@ -11,15 +11,17 @@ Compiled are functions of tensors below DDP, FSDP2 and recompute, which wrap and
 and run again as they do op by op, and parameters keep their names. A segment is compiled whole or not at all
 (`fullgraph`), for each number of rows and for the sizes of what it reads. Where a size depends on values (rows that
 come to a rank's experts) torch compiles once more, for any size. Dropout is placer's own, keyed by rows (`dropout`), so
-that compiled code draws the same.
+that compiled code draws the same. What no gradient reaches, as opaque parts decide, has none (`told_gradients`).
 """
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import fx, nn
@@ -27,6 +29,7 @@ from torch import fx, nn
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
+from placer.runtime.executor.told_gradients import Reaching, reaching, with_told_gradients
 from placer.runtime.spmd import talks, varying
 from placer.runtime.stages.block_code import BlockCode
 from placer.runtime.stages.draws import seeded
@@ -94,8 +97,9 @@ def _require_inductor(device: torch.device) -> None:
 class Compiler:
     """Runs the code of blocks by a backend of torch.compile, each compiled when it first runs."""
 
-    def __init__(self, backend: str, device: torch.device) -> None:
-        self._backend, self._device = backend, device
+    def __init__(self, backend: str, device: torch.device, *, tells: bool = False) -> None:
+        """tells: whether a value may have no gradient in some step."""
+        self._backend, self._device, self._tells = backend, device, tells
         self._blocks: dict[fx.GraphModule, fx.GraphModule] = {}
         self._segments: dict[Hashable, CompiledSegment] = {}
         self._mode: tuple[PassContext, PassContext] | None = None
@@ -109,7 +113,7 @@ class Compiler:
 
     def _compiled(self, segment: Segment) -> nn.Module:
         if segment.key not in self._segments:
-            self._segments[segment.key] = CompiledSegment(segment, self._backend)
+            self._segments[segment.key] = CompiledSegment(segment, self._backend, tells=self._tells)
         return self._segments[segment.key]
 
     def _held(self, mode: PassContext) -> PassContext:
@@ -123,10 +127,11 @@ class Compiler:
 class CompiledSegment(nn.Module):
     """A segment compiled for each way it is run."""
 
-    def __init__(self, segment: Segment, backend: str) -> None:
+    def __init__(self, segment: Segment, backend: str, *, tells: bool = False) -> None:
         super().__init__()
-        self._segment, self._backend = segment, backend
+        self._segment, self._backend, self._tells = segment, backend, tells
         self._ways: dict[Hashable, Callable[..., Tensors]] = {}
+        self._reaching: dict[Hashable, Reaching] = {}
 
     def forward(self, mode: PassContext, *given: object) -> Tensors:
         """What the segment makes of the values it reads."""
@@ -136,8 +141,11 @@ class CompiledSegment(nn.Module):
             # the mode it looks at itself, so that a block that runs again mostly runs the very code of its forward.
             code = fx.GraphModule(nn.Module(), self._segment.graph, "Segment")
             self._ways[way] = torch.compile(code.forward, backend=self._backend, fullgraph=True)
+            if self._tells and torch.is_grad_enabled():
+                self._reaching[way] = reaching(partial(code.forward, mode), given)
+        run = partial(self._ways[way], mode)
         with _compiling():
-            return self._ways[way](mode, *given)
+            return with_told_gradients(run, self._reaching[way], given) if way in self._reaching else run(*given)
 
     def _told(self, one: object) -> Hashable:
         """What a way to run it is known by, of a value that it reads."""
@@ -195,7 +203,7 @@ def _parts(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr") or _counts(node):
             yield node
-        elif node.op == "call_function" and not talks(node) and not _is_opaque(node):
+        elif node.op == "call_function" and not talks(node) and not _is_opaque(node) and not _is_result(node):
             run.append(node)
         else:
             yield from _whole(run)
@@ -222,6 +230,11 @@ def _counts(node: fx.Node) -> bool:
 def _is_opaque(node: fx.Node) -> bool:
     # Those after the part are told the operator that they call.
     return node.target in (opaque_part, seeded, next_value) or isinstance(node.target, Keeping)
+
+
+def _is_result(node: fx.Node) -> bool:
+    """Whether it takes a result of an opaque part from their list."""
+    return node.target is operator.getitem and isinstance(node.args[0], fx.Node) and _is_opaque(node.args[0])
 
 
 @dataclass(slots=True)

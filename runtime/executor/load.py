@@ -98,7 +98,7 @@ def load(
     rank_model = RankModel.of(plan, source, cut, rank=rank, device=device)
     programs, relaxed = lower(plan), synchrony.relaxed
     groups = Groups(programs, (*rank_groups(plan), *(columns(plan) if relaxed else ())), timeout_seconds)
-    run = Compiler(compile, device).run if compile else OP_BY_OP
+    run = Compiler(compile, device, tells=bool(told_weights(plan.graph))).run if compile else OP_BY_OP
     state = rank_state(rank_model, programs[rank], groups, fill=rank_model.weights.fill, run=run, relaxed=relaxed)
     require_same_weights(state.stages, state.ranks)
     executor = _executor(rank_model, state, groups, optimizer, synchrony)

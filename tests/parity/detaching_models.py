@@ -41,6 +41,15 @@ class Skipped(nn.Module):
         return loss
 
 
+class EndsInPart(Skipped):
+    """Nothing but a mean behind the part."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        third = torch.tanh(self.third(torch.tanh(self.first(x))))
+        loss: torch.Tensor = self.part(torch.cat((x[:, :1], third[:, 1:]), 1)).square().mean()
+        return loss
+
+
 class TiedAcross(Skipped):
     """A layer before the part is the one behind it too, and another one the part's own."""
 
@@ -77,6 +86,11 @@ class Stopping(nn.Module):
 def skipped() -> nn.Module:
     """A model with a value that goes around its part."""
     return Skipped()
+
+
+def ends_in_part() -> nn.Module:
+    """A model that ends in its part."""
+    return EndsInPart()
 
 
 def tied_across() -> nn.Module:

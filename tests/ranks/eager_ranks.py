@@ -45,12 +45,12 @@ def trained(plan: Plan) -> Trained:
 
 
 def reached(
-    plan: Plan, given: list[dict[str, torch.Tensor]]
+    plan: Plan, given: list[dict[str, torch.Tensor]], compile: str = ""
 ) -> tuple[tuple[frozenset[str], ...], dict[str, torch.Tensor]]:
     """The weights that have a gradient in each step on these batches, on rank 0, tied ones by each
     name, and the state after them."""
     with world():
-        executor, found = load(plan, capture=capture_of(plan)), []
+        executor, found = load(plan, capture=capture_of(plan), compile=compile), []
         executor.keeps_gradients = True
         for batch in given:
             executor.step(batch)
