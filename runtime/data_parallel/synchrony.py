@@ -14,6 +14,7 @@ from typing import Literal
 
 from placer.errors import UsageError
 from placer.plans.plan import Plan
+from placer.program.told import told_weights
 from placer.runtime.stages.microbatch import microbatch_rows
 from placer.spmd.cross_mesh import Mesh
 
@@ -90,6 +91,8 @@ def _refusal(plan: Plan, synchrony: Synchrony) -> str | None:
         return "its optimizer's state is on the host"
     if plan.settings.gradient_compression != "none":
         return f"its gradients are summed in {plan.settings.gradient_compression}, which is of synchronous steps alone"
+    if told_weights(plan.graph):
+        return "its model has opaque parts: which weights a step did not reach replicas tell each other step by step"
     meshes = [Mesh.of(plan, stage) for stage in plan.meshes]
     for number, stage in enumerate(plan.stages):
         if stage.sharding != "none":

@@ -9,6 +9,7 @@ import pytest
 import synchrony_ranks as ranks
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, plan_of
+from opaque_models import WIDTH
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
@@ -97,6 +98,7 @@ def test_late_gradients_do_the_same_in_every_run() -> None:
         (replace(WORDS, replicas=2, sharding="parameters"), "shards its parameters"),
         (replace(WORDS, replicas=2, sharding="gradients"), "shards its gradients"),
         (replace(WORDS, replicas=2, microbatches=(1,) * 8), "replica 1 has no rows"),
+        (Case(model="opaque_models:routed", shapes=(("x", (8, WIDTH)),), replicas=2), "has opaque parts"),
     ],
     ids=str,
 )
