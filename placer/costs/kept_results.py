@@ -33,6 +33,8 @@ OWN_RESULT = frozenset({
 })  # fmt: skip
 # The argument of `scaled_dot_product_attention` behind the mask, in order or by name, that is above zero.
 DROPPING = re.compile(r"t0, t1, t2, (?:None|t\d+), (?:0?\.0*[1-9]|1|\de-)|.*\bdropout_p=(?:0?\.0*[1-9]|1)")
+# The same of dropout itself.
+DROPPED = re.compile(r"t0, (?:0?\.0*[1-9]|1|\de-)")
 RANK = 4  # by definition: rows, heads, positions, width
 
 
@@ -107,15 +109,17 @@ def makes_scores(op: Op, settings: RunSettings, backend: Backend) -> bool:
 
 
 def keyed_scores(op: Op, settings: RunSettings, backend: Backend) -> bool:
-    """Whether a run of ours on a GPU drops scores of attention, which one kernel weighs and drops."""
-    return op.kind == "attention" and backend != "cpu" and settings.stack == "torch" and drops(op)
+    """Whether a run of ours on a GPU drops scores of attention, which one kernel weighs and drops. Op by op (`eager`)
+    others do."""
+    ours = backend != "cpu" and settings.stack == "torch" and settings.attention != "eager"
+    return ours and op.kind == "attention" and drops(op)
 
 
 def drops(op: Op) -> bool:
     """Whether an op of training drops elements."""
     if op_name(op) == "scaled_dot_product_attention":
         return DROPPING.match(op.arguments) is not None
-    return op_name(op) in ("dropout", "dropout_")
+    return op_name(op) in ("dropout", "dropout_") and DROPPED.match(op.arguments) is not None
 
 
 def fuses_on_cpu(call: Call) -> bool:

@@ -4,11 +4,13 @@
     python -m examples.measured.calibrated.one_gpu --only resnet    cases whose name holds this; again for more
     python -m examples.measured.calibrated.one_gpu --jobs 8         so many planned at once (four); run one by one
     python -m examples.measured.calibrated.one_gpu --catalogue h200x1 -o cases.jsonl
+    python -m examples.measured.calibrated.one_gpu --from FILE --catalogue h200x1   beside what was measured before
 
 Each is predicted for this GPU as `placer calibrate` measured it and, with --catalogue, as the catalogue describes it
 (nothing of this machine is in that), then runs as the plan says, without another GPU's communication: what the cost
 model says of kernels, launches, the optimizer and memory is all there is. Products of float32 are made in
-TensorFloat-32 where a case says `tf32`; torch's convolutions are by default.
+TensorFloat-32 where a case says `tf32`; torch's convolutions are by default. `results/h200-steps.jsonl` is one H200's
+(torch 2.11, 28 November 2026), `results/h200.yaml` what `placer calibrate` found there.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from placer.cluster.catalogue import load_cluster
 from placer.cluster.cluster import Cluster
 from placer.errors import PlacerError, UsageError
 from placer.plans.ledger import Ledger
+from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from placer.tracer import Batch, random_batch
 
@@ -86,11 +89,28 @@ def cases(words: Sequence[str]) -> tuple[Case, ...]:
     return found
 
 
+def planned(case: Case, cluster: Cluster) -> Plan:
+    """A case laid out on a machine's one device."""
+    reference, batch = f"{models.__name__}:{case.model}", models.ON_GPU[case.model]
+    return api.plan(reference, cluster, batch=batch, settings=PRECISIONS[case.precision], pins=PINS)
+
+
+def kept(path: Path, cluster: Cluster) -> Iterator[Outcome]:
+    """What was measured before, beside what is predicted for `cluster` now."""
+    for line in path.read_text().splitlines():
+        found = json.loads(line)
+        model, precision = found["case"].split()
+        ledger = planned(Case(model=model, precision=precision), cluster).ledger
+        assert isinstance(ledger, Ledger)
+        yield Outcome(
+            case=found["case"], measured_seconds=found["measured_seconds"], measured_bytes=found["measured_bytes"],
+            predicted_seconds=(ledger.step_seconds,), predicted_bytes=(ledger.peak_memory,),
+        )  # fmt: skip
+
+
 def outcome(case: Case, clusters: Sequence[Cluster], lock: Lock) -> Outcome:
     """Predicted for each cluster, then measured while nobody else measures."""
-    settings, batch = PRECISIONS[case.precision], models.ON_GPU[case.model]
-    reference = f"{models.__name__}:{case.model}"
-    plans = [api.plan(reference, one, batch=batch, settings=settings, pins=PINS) for one in clusters]
+    settings, plans = PRECISIONS[case.precision], [planned(case, one) for one in clusters]
     ledgers = [plan.ledger for plan in plans if isinstance(plan.ledger, Ledger)]
     plan = plans[0]
     with lock:  # nothing of this process lies on the GPU before
@@ -136,9 +156,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], help="cases whose name holds this; repeat for more")
     parser.add_argument("--jobs", type=int, default=4, help="cases planned at once")
     parser.add_argument("--catalogue", default="", help="predict for this description, too")
+    parser.add_argument("--from", dest="kept", default="", help="measure nothing: take the cases of this file")
     parser.add_argument("-o", "--output", default="", help="append a JSON line per case here")
     options = parser.parse_args(argv)
     try:
+        if options.kept:
+            again = list(kept(Path(options.kept), load_cluster(options.catalogue)))
+            print("\n".join([*map(str, again), *summary(again, (options.catalogue,))]))
+            return 0
         chosen = cases(options.only)
         if not torch.cuda.is_available():
             raise UsageError("this measures a GPU, and torch sees none here")

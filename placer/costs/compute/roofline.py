@@ -44,7 +44,7 @@ from placer.costs.compute.integer_work import integer_seconds, result_elements
 from placer.costs.compute.op_shares import reached, widening_share
 from placer.costs.compute.product_rates import product_flops, products_seconds
 from placer.costs.compute.torch_kernels import laid_out_bytes, torch_kernels
-from placer.costs.kept_results import keyed_scores, makes_scores
+from placer.costs.kept_results import drops, keyed_scores, makes_scores
 from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op
 from placer.plans.settings import EARLY_MEGATRON, RunSettings
@@ -54,7 +54,14 @@ FORWARD_PASSES, BACKWARD_PASSES, DROPOUT_PASSES, SCALING_PASSES = 4, 7, 2, 2
 KEYED_PASSES, KEYED_PART = 5, 0.63
 # Kernels of each pass: two products, softmax, dropout; four products, softmax, dropout.
 FORWARD_KERNELS, BACKWARD_KERNELS = 4, 6
+# The same where a run of ours drops scores (placer/runtime/stages/dropout.py): two products, four, and what drops.
 KEYED_KERNELS = 3, 5
+# What the host takes for the keys of a mask, fourteen small kernels without autograd, and for calling what was
+# compiled, in launches as they are counted in `host_issue`: GPT-2's 37 on one H200 (torch 2.11, 28 November 2026;
+# `examples.measured.calibrated.one_gpu`), whose step of 72 ms is predicted as 66, without them as 60.
+KEYED_LAUNCHES = 6
+# Kinds of ops without a kernel of their own.
+UNLAUNCHED = frozenset({"view", "communication"})
 
 # The loss of Megatron, which no kernel fuses (megatron/mpu/cross_entropy.py, `_VocabParallelCrossEntropy`).
 LOSS = re.compile(r"loss|log_softmax")
@@ -127,8 +134,11 @@ def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings,
     """Seconds the host takes to issue a block's passes, op by op, and the copies that autocast makes for them."""
     fused = sum(len(chain.ops) - 1 for chain in _fused(block_class, settings)) if settings.fusion else 0
     scored = [op for op in block_class.ops if op.kind == "attention" and makes_scores(op, settings, device.backend)]
-    extra = (FORWARD_KERNELS - 1) * len(scored)
-    return issued(device, settings, len(block_class.ops) - fused + extra + copies)
+    ops = len(block_class.ops) - fused + (FORWARD_KERNELS - 1) * len(scored)
+    if settings.fusion or torch_kernels(device, settings) is None:
+        return issued(device, settings, ops, copies)
+    views = sum(op.kind in UNLAUNCHED for op in block_class.ops)
+    return issued(device, settings, ops - views, copies + KEYED_LAUNCHES * sum(map(drops, block_class.ops)))
 
 
 def _fused(block_class: BlockClass, settings: RunSettings) -> Iterator[FusedChain]:
@@ -168,7 +178,7 @@ def _waiting(busy: BlockSeconds, host: HostSeconds, again: float, unread: float,
 
 def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> BlockSeconds:
     """Seconds of one op run by itself."""
-    if op.kind in ("view", "communication"):  # what moves between devices is counted by `timing.stage`
+    if op.kind in UNLAUNCHED:  # what moves between devices is counted by `timing.stage`
         return NOTHING
     if op.seconds is not None:
         own = max(0.0, op.seconds[0] + op.seconds[1] * rows)

@@ -42,6 +42,7 @@ from placer.costs.communication.intra_op import lines_of, moving_seconds
 from placer.costs.communication.network import Network
 from placer.costs.communication.reductions import AnyReduction
 from placer.costs.communication.side_by_side import side_by_side, tied_lines
+from placer.costs.compute.host_issue import handing_seconds
 from placer.costs.compute.roofline import pass_seconds
 from placer.costs.memory.block_ranges import BlockRanges
 from placer.costs.memory.parameters import ParameterCounts
@@ -277,7 +278,8 @@ def update_seconds(
     """Seconds of clipping and updating state that is divided into `parts`, on one device."""
     size, kernels = update_bytes(numerics, settings), _kernels(numerics, settings)
     each = 1 if device.backend == "cpu" else TENSORS_PER_KERNEL
-    return pass_seconds(device, counts.trainable * size / parts, -(-counts.tensors // each) * kernels)
+    busy = pass_seconds(device, counts.trainable * size / parts, -(-counts.tensors // each) * kernels)
+    return max(busy, handing_seconds(device, settings, counts.tensors, cast=numerics.masters))
 
 
 def update_bytes(numerics: Numerics, settings: RunSettings) -> int:
