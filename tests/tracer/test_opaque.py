@@ -42,7 +42,10 @@ from placer.graph import Affine, Graph, Op
 from placer.rules import OpaqueCost
 from placer.rules.rows import whole_batch_reason
 from placer.tracer import capture, coverage, trace
+from placer.tracer.export import exporting
+from placer.tracer.export.exporting import Training
 from placer.tracer.export.torchs_own.saved import without_saved_hooks
+from placer.tracer.export.unseen import UnseenError
 
 ROWS = 6
 BATCH = {"x": (ROWS, WIDTH)}
@@ -350,3 +353,19 @@ def test_a_part_may_return_a_dict_of_tensors_and_is_told_of_what_else_is_in_it()
     assert opaque_op(capture(Reads(Named(None)), batch=BATCH))
     with pytest.raises(CaptureError, match="it returns a str; an opaque part returns tensors, in tuples and dicts too"):
         capture(Reads(Named("x")), batch=BATCH)
+
+
+def test_what_is_refused_within_what_torch_raises_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo wraps what it meets as it exports branches, in some processes and not in others."""
+    refused = UnseenError("the model cannot be captured: a function of its own", "part")
+
+    def wrapping(*_: object) -> nn.Module:
+        try:
+            raise refused
+        except UnseenError as error:
+            raise RuntimeError("when making a fake tensor call") from error
+
+    monkeypatch.setattr(exporting, "_exported", wrapping)
+    with pytest.raises(UnseenError) as found:
+        exporting.export(Training(nn.Linear(2, 2), None), {"x": torch.empty(2, 2)})
+    assert found.value is refused

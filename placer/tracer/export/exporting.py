@@ -148,6 +148,9 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
     except PlacerError:
         raise
     except Exception as error:
+        own = _own_error(error)
+        if own is not None:
+            raise own from None
         module = _told(wrapper, batch, error, training) or _with_default_device(wrapper, batch, error, training)
     if not isinstance(module, fx.GraphModule):
         raise CaptureError(f"torch.export gave a {type(module).__name__}, not a graph; report this as a bug of placer")
@@ -165,6 +168,13 @@ def _exported(
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
+
+
+def _own_error(error: BaseException | None) -> PlacerError | None:
+    """What placer refused within what torch raises of it: dynamo, which exports branches, wraps what it meets."""
+    while error is not None and not isinstance(error, PlacerError):
+        error = error.__cause__
+    return error
 
 
 def _told(wrapper: Training, batch: dict[str, torch.Tensor], error: Exception, training: bool) -> nn.Module | None:
