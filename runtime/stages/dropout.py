@@ -85,12 +85,8 @@ class _Elements(NamedTuple):
         per_row = math.prod(shape) // keys.numel()
         last = shape[-1] if len(shape) > 1 else per_row
         own = keys_for(op + 1, keys).unsqueeze(1)
-        return _Elements(own + _steps(per_row // last, keys.device, last), _steps(last, keys.device))
-
-
-def _steps(count: int, device: torch.device, stride: int = 1) -> torch.Tensor:
-    """`steps`, remembered for a GPU, where making them takes as long as using them."""
-    return _known_steps(count, device, stride) if device.type == "cuda" else steps(count, device, stride)
+        made = _known_steps if runs_as_one(keys) else steps  # there making them takes as long as using them
+        return _Elements(own + made(per_row // last, keys.device, last), made(last, keys.device))
 
 
 _known_steps = lru_cache(maxsize=64)(steps)
@@ -99,7 +95,8 @@ _known_steps = lru_cache(maxsize=64)(steps)
 def _fits(values: torch.Tensor) -> bool:
     """Whether the one kernel serves: rows in front as they lie, numbers no wider than those that a compiler may make of
     the factors."""
-    return values.is_contiguous() and values.dtype != torch.float64 and runs_as_one(values)
+    plain = values.is_contiguous() and values.numel() > 0 and values.dtype != torch.float64
+    return plain and runs_as_one(values)
 
 
 class _Saved(FunctionCtx):

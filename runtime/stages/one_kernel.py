@@ -43,7 +43,8 @@ def one_kernel(function: Function) -> Function:
 
 @cache
 def compiled(function: Function) -> Function:
-    """A compilation for the sizes it meets first, whose quotients need no division then, and one for all others."""
+    """Compiled for the sizes it meets first, then for any; torch compiles some eight variants at most (types, sizes of
+    one) and runs what comes then op by op."""
     made: Function = torch.compile(function)
     return made
 

@@ -48,20 +48,40 @@ def _values(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32).requires_grad_()
 
 
-SIZES = [((4, 7), 0), ((4, 3, 5), 0), ((8, 5), 0), ((4, 1), 0), ((6, 5), None)]
+SIZES = [((4, 7), 0), ((4, 3, 5), 0), ((8, 5), 0), ((4, 1), 0), ((6, 5), None), ((3, 4, 5), 1), ((3, 0), None)]
 
 
 def test_dropout_in_one_kernel_is_dropout_op_by_op(request: pytest.FixtureRequest) -> None:
-    given = [_values(*size) for size, _ in SIZES]
+    """Also where rows are not in front, or lie otherwise in memory."""
+    given = [(_values(*size), rows) for size, rows in SIZES]
+    given.append((_values(5, 4).t().detach().requires_grad_(), 0))
 
     def made() -> list[tuple[Tensor, ...]]:
-        found = [dropout(one, 0.3, 2, rows, _mode()) for one, (_, rows) in zip(given, SIZES, strict=True)]
-        return [(own, *_gradients(own, one)) for own, one in zip(found, given, strict=True)]
+        found = [(dropout(one, 0.3, 2, rows, _mode()), one) for one, rows in given]
+        return [(own, *_gradients(own, one)) for own, one in found]
 
     expected = made()
     request.getfixturevalue("as_one")
     for own, other in zip(made(), expected, strict=True):
         assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(own, other, strict=True))
+
+
+def test_a_piece_has_its_piece_of_the_mask(as_one: None) -> None:
+    whole = _values(4, 6).detach()
+    piece = dropout(whole[:, 2:5].contiguous(), 0.3, 2, 0, _mode(), ({"dim": 1, "start": 2, "end": 5, "of": 6},))
+    assert torch.allclose(piece, dropout(whole, 0.3, 2, 0, _mode())[:, 2:5])
+
+
+def test_attention_without_keys_gives_zeros(as_one: None) -> None:
+    q, none = _values(ROWS, 2, 5, 4), _values(ROWS, 2, 0, 4)
+    assert torch.equal(_attended(q, none, none, None, False, False), torch.zeros(ROWS, 2, 5, 4))
+
+
+def test_autocast_casts_what_attention_reads_and_nothing_within() -> None:
+    q, k, v = (_values(ROWS, 2, 5, 4, seed=seed) for seed in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = _attended(q, k, v, None, False, False)
+    assert torch.equal(cast, _attended(q.bfloat16(), k.bfloat16(), v.bfloat16(), None, False, False))
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, grouped: bool) -> Tensor:

@@ -31,6 +31,8 @@ PLACED, KEYED = 2.95e-12 * 132, 2.68e-12 * 132
 KEY_KERNELS = 14
 # Pointwise ops whose backward reads what was broadcast again.
 MULTIPLYING = frozenset({"mul", "div", "mul_", "div_"})
+# Those that read conditions, of one byte an element.
+CHOOSING = frozenset({"where", "masked_fill", "masked_fill_"})
 # What is read beside a tensor's result counts as broadcast where it is less than this part of it.
 WHOLE = 0.99
 
@@ -59,7 +61,8 @@ def integer_seconds(op: Op, elements: int, device: Device, settings: RunSettings
 def _broadcasts(op: Op, rows: int) -> bool:
     """Whether one of several tensors is smaller than the result."""
     given = op.read_bytes.at(rows)
-    return len(op.inputs) > 1 and given < WHOLE * len(op.inputs) * op.written_bytes.at(rows)
+    several = len(op.inputs) > 1 and op_name(op) not in CHOOSING
+    return several and given < WHOLE * len(op.inputs) * op.written_bytes.at(rows)
 
 
 def result_elements(op: Op, rows: int) -> int:
