@@ -1,13 +1,21 @@
-"""Seconds of single ops beside those of one H200, measured op by op; what the machine's own measuring makes of them."""
+"""Seconds of single ops beside those of one H200, measured op by op, and of whole steps there; what the machine's own
+measuring makes of them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from examples.measured.calibrated.one_gpu import kept
 from examples.measured.calibrated.ops import RESULTS, middle, ratios, read
 from placer.cluster.calibrate.kernel_shares import KernelTimes, kernel_shares, warm_share
 from placer.cluster.catalogue import catalogue_device, load_cluster
 from placer.cluster.cluster_file import cluster_yaml, parse_cluster
+from placer.costs.compute.integer_work import integer_seconds
+from placer.graph import Affine, Op
+from placer.plans.settings import RunSettings
 
 # Every third case, of all kinds, types and sizes.
 CASES = read(RESULTS)[::3]
@@ -43,3 +51,33 @@ def test_measured_kernels_become_shares_of_the_rates() -> None:
     h200 = load_cluster("h200x1")
     assert h200.devices[0].kernels is not None
     assert parse_cluster(cluster_yaml(h200)).devices[0].kernels == h200.devices[0].kernels
+
+
+STEPS = Path("examples/measured/results/h200-steps.jsonl")
+
+
+@pytest.mark.parametrize("case", ["vit_base bfloat16", "vit_base tf32", "gpt2 bfloat16", "llama_1b float32"])
+def test_steps_take_about_what_they_took_on_that_gpu(case: str, tmp_path: Path) -> None:
+    """One that waits for the host, one that does not, one that drops scores of attention, one of products alone; fitted
+    on the same file."""
+    (own,) = (line for line in STEPS.read_text().splitlines() if f'"{case}"' in line)
+    (tmp_path / "case.jsonl").write_text(own)
+    (found,) = kept(tmp_path / "case.jsonl", load_cluster("examples/measured/results/h200.yaml"))
+    assert found.predicted_seconds[0] == pytest.approx(found.measured_seconds, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "tensors", "written", "placed"), [
+    ("mul", (8, 8), 8, False), ("mul", (8, 1), 8, True), ("where", (8, 8, 4), 8, False), ("gelu", (8,), 8, False),
+])  # fmt: skip
+def test_an_op_of_a_broadcast_tensor_finds_where_elements_lie(
+    name: str, tensors: tuple[int, ...], written: int, placed: bool
+) -> None:
+    inputs = tuple(f"i{number}" for number in range(len(tensors)))
+    op = Op(
+        name=name, target=f"aten.{name}.default", kind="pointwise", inputs=inputs,
+        read_bytes=Affine(fixed=sum(tensors)), written_bytes=Affine(fixed=written),
+    )  # fmt: skip
+    device = load_cluster("h200x1").devices[0]
+    found = integer_seconds(op, 10**9, device, RunSettings(), 1)
+    assert (found.forward > 0.001) == placed
+    assert not integer_seconds(op, 10**9, replace(device, kernels=None), RunSettings(), 1).forward

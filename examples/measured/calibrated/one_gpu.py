@@ -21,9 +21,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from multiprocessing.synchronize import Lock
 from pathlib import Path
 from statistics import fmean, median
 
@@ -38,7 +38,8 @@ from placer.errors import PlacerError, UsageError
 from placer.plans.ledger import Ledger
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
-from placer.tracer import Batch, random_batch
+from placer.runtime.stages.batch_values import Batch
+from placer.tracer import random_batch
 
 THIS = "examples.measured.calibrated.one_gpu"
 PRECISIONS = {
@@ -108,7 +109,7 @@ def kept(path: Path, cluster: Cluster) -> Iterator[Outcome]:
         )  # fmt: skip
 
 
-def outcome(case: Case, clusters: Sequence[Cluster], lock: Lock) -> Outcome:
+def outcome(case: Case, clusters: Sequence[Cluster], lock: AbstractContextManager[bool]) -> Outcome:
     """Predicted for each cluster, then measured while nobody else measures."""
     settings, plans = PRECISIONS[case.precision], [planned(case, one) for one in clusters]
     ledgers = [plan.ledger for plan in plans if isinstance(plan.ledger, Ledger)]
