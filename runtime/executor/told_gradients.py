@@ -81,13 +81,17 @@ class _Context(torch.autograd.function.FunctionCtx):
     places: list[int]
 
 
-class _Read(torch.autograd.Function):
+class _Beside(torch.autograd.Function):
+    """Tensors as they are, whose gradients come with those of a call, none where there is none."""
+
     @staticmethod
-    def forward(ctx: _Context, call: _Call, places: list[int], *read: torch.Tensor) -> Tensors:
+    def forward(ctx: _Context, call: _Call, places: list[int], *given: torch.Tensor) -> Tensors:
         ctx.call, ctx.places = call, places
         ctx.set_materialize_grads(False)
-        return tuple(one.detach() for one in read)
+        return tuple(one.detach() for one in given)
 
+
+class _Read(_Beside):
     @staticmethod
     def backward(ctx: _Context, *gradients: torch.Tensor | None) -> tuple[object, ...]:
         reached = frozenset[int]().union(*(ctx.call.reaching[place] for place in ctx.call.came))
@@ -95,13 +99,7 @@ class _Read(torch.autograd.Function):
         return None, None, *told
 
 
-class _Made(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: _Context, call: _Call, places: list[int], *made: torch.Tensor) -> Tensors:
-        ctx.call, ctx.places = call, places
-        ctx.set_materialize_grads(False)
-        return tuple(one.detach() for one in made)
-
+class _Made(_Beside):
     @staticmethod
     def backward(ctx: _Context, *gradients: torch.Tensor | None) -> tuple[object, ...]:
         ctx.call.came = [at for at, one in zip(ctx.places, gradients, strict=True) if one is not None]

@@ -27,13 +27,13 @@ CHECKPOINT_OPS = 31
 
 
 # Of torch's own kernels on a GPU, in seconds of an op of inference as they were measured beside it: what the host takes
-# for each op that launches any, autograd's records and the views around it included, forward and backward, for a launch
-# without a backward, and for a weight that is handed to the optimizer, cast to 32 bits or as it is. Steps that waited
-# for the host, on one H200 whose host takes 8.9 us for an op of inference: ViT base in bfloat16 (187 ops that launch,
-# 200 weights) 27.3 ms, under autocast (199 copies more) 34.6, ResNet-50 (228 ops, 161 weights) 33.5 and 31.8; these
-# give 27.1, 28.9, 30.1 and 27.8, some more where blocks wait by turns for the host and for the device (torch 2.11, 28
-# November 2026; `examples.measured.calibrated.one_gpu`).
-LAUNCHED, LAUNCHED_BACK, LAUNCH, CAST, HANDED = 4.0, 8.0, 4.0, 4.0, 1.0
+# for each op that launches any, autograd's records and the views around it included, forward (as much for a launch that
+# has no backward) and backward, and for a weight that is handed to the optimizer, cast to 32 bits or as it is. Steps
+# that waited for the host, on one H200 whose host takes 8.9 us for an op of inference: ViT base in bfloat16 (187 ops
+# that launch, 200 weights) 27.3 ms, under autocast (199 copies more) 34.6, ResNet-50 (228 ops, 161 weights) 33.5 and
+# 31.8; these give 27.1, 28.9, 30.1 and 27.8, some more where blocks wait by turns for the host and for the device
+# (torch 2.11, 28 November 2026; `examples.measured.calibrated.one_gpu`).
+LAUNCHED, LAUNCHED_BACK, CAST, HANDED = 4.0, 8.0, 4.0, 1.0
 
 
 class HostSeconds(NamedTuple):
@@ -52,8 +52,8 @@ def issued(device: Device, settings: RunSettings, ops: int, launches: int = 0) -
         return HostSeconds()
     kernels = torch_kernels(device, settings)
     if kernels is not None and not settings.fusion:
-        forward = LAUNCHED * ops + LAUNCH * launches
-        return HostSeconds(forward * kernels.host_op_seconds, LAUNCHED_BACK * ops * kernels.host_op_seconds)
+        each = kernels.host_op_seconds
+        return HostSeconds(LAUNCHED * (ops + launches) * each, LAUNCHED_BACK * ops * each)
     ahead, behind = CORE_SHARES if settings.stack in MEGATRON_CORE else (1.0, 1.0)
     inference = (ops + launches) * _inference_seconds(device, settings)
     return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * inference)
@@ -61,7 +61,7 @@ def issued(device: Device, settings: RunSettings, ops: int, launches: int = 0) -
 
 def handing_seconds(device: Device, settings: RunSettings, tensors: int, *, cast: bool) -> float:
     """Seconds the host takes to hand so many gradients to an optimizer of torch's."""
-    kernels = torch_kernels(device, settings) if device.backend == "cuda" else None
+    kernels = torch_kernels(device, settings)
     return 0.0 if kernels is None else tensors * (CAST if cast else HANDED) * kernels.host_op_seconds
 
 
