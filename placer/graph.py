@@ -131,6 +131,7 @@ class Op:
     the whole batch where the model reckons with them, None also stands for types and devices
     ("t0, [rows, 12, -1], dim=1"); `placer.rules.call_of` reads it. `seconds` of an opaque part
     are those of its forward where somebody said or measured them: fixed, and per row; backward takes twice as long.
+    `channels_last`: whether a convolution's result lies so, as its input or its weight does.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Op:
     backward_products: tuple[Product, ...] = ()
     covered: bool = True
     seconds: tuple[Amount, Amount] | None = None
+    channels_last: bool = False
 
 
 class Summed(IntEnum):

@@ -35,8 +35,9 @@ from placer.costs.memory.block_ranges import BlockRange, BlockRanges
 from placer.costs.memory.in_flight import InFlight
 from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
 from placer.costs.timing.after_backward import AfterBackward, heeds
+from placer.costs.timing.block import BlockTimes
 from placer.costs.timing.messages import StageMessages
-from placer.costs.timing.stage import BlockTimes, StageSeconds, StageTimes
+from placer.costs.timing.stage import StageSeconds, StageTimes
 from placer.costs.timing.step import StageCost
 from placer.costs.workload import workload
 from placer.graph import Affine, Graph, affine_sum

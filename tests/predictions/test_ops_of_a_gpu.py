@@ -56,10 +56,13 @@ def test_measured_kernels_become_shares_of_the_rates() -> None:
 STEPS = Path("examples/measured/results/h200-steps.jsonl")
 
 
-@pytest.mark.parametrize("case", ["vit_base bfloat16", "vit_base tf32", "gpt2 bfloat16", "llama_1b float32"])
+@pytest.mark.parametrize("case", [
+    "vit_base bfloat16", "vit_base tf32", "gpt2 bfloat16", "llama_1b float32", "llama_1b autocast", "resnet50 float32",
+    "convnext_tiny bfloat16",
+])  # fmt: skip
 def test_steps_take_about_what_they_took_on_that_gpu(case: str, tmp_path: Path) -> None:
-    """One that waits for the host, one that does not, one that drops scores of attention, one of products alone; fitted
-    on the same file."""
+    """Some that wait for the host, some that do not, one that drops scores of attention, one that adds many gradients, one
+    with channels last; fitted on the same file."""
     (own,) = (line for line in STEPS.read_text().splitlines() if f'"{case}"' in line)
     (tmp_path / "case.jsonl").write_text(own)
     (found,) = kept(tmp_path / "case.jsonl", load_cluster("examples/measured/results/h200.yaml"))

@@ -12,7 +12,7 @@ import pytest
 from placer.cluster.cluster import Cluster
 from placer.costs.compute.roofline import op_seconds
 from placer.costs.costs import Costs
-from placer.costs.timing.stage import BlockTimes
+from placer.costs.timing.block import BlockTimes
 from placer.errors import InfeasibleError
 from placer.graph import BlockClass
 from placer.plans.plan import Layout, Split

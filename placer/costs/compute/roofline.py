@@ -10,8 +10,9 @@ idle, which takes less power, as much more: 1 - (1 - sustained) * share (`produc
 Bandwidth is the achieved one. Views cost nothing. With `settings.fusion` a chain of memory-bound ops is one kernel that
 reads and writes only what enters and leaves the chain and what is kept for backward; without it each op is one kernel.
 Megatron (`settings.stack`) has kernels of its own for the chains of its layers, and none for those of its loss.
-Backward: one kernel per product, or one per op. On a GPU a pass of a block is never faster than the host issues it;
-under recompute (checkpointing, block by block) it issues the forward again and what checkpointing itself takes.
+Backward: one kernel per product, or one per op, and between them what autograd adds (`gradient_kernels`). On a GPU
+passes wait for the host that issues them (`timing.host_lead`); under recompute (checkpointing block by block) it issues
+the forward again and what checkpointing itself takes.
 
 An op of kind `attention` carries its two products: scores (b, s, s', d) and values (b, s, d, s'). Its captured bytes
 are of its inputs and results; what it reads and keeps in backward includes the scores. Flash attention does not move
@@ -35,10 +36,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 from placer.cluster.cluster import Backend, Device
 from placer.costs.autocast import Copying
 from placer.costs.compute.fusion import FusedChain, chains
+from placer.costs.compute.gradient_kernels import Later, column_seconds, gradient_seconds
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
 from placer.costs.compute.integer_work import integer_seconds, result_elements
 from placer.costs.compute.op_shares import reached, widening_share
@@ -97,12 +101,54 @@ class BlockSeconds:
 NOTHING = BlockSeconds()
 
 
-def block_seconds(
+class Idle(NamedTuple):
+    """Seconds that a device waits within a forward and a backward of a block for what the host issues."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPasses:
+    """What the passes of a block keep its device busy for, and what they take the host to issue.
+
+    again: seconds of the host that running the forward again adds; unread, spared: of the device that it does not take
+    as nothing reads what it would make, and also where products kept their results (the host goes through their
+    autograd all the same).
+    """
+
+    busy: BlockSeconds
+    host: HostSeconds
+    again: float
+    unread: float
+    spared: float
+
+    @property
+    def idle(self) -> Idle:
+        """Where the host begins with each pass when the device does."""
+        busy, host = self.busy, self.host
+        return Idle(max(0.0, host.forward - busy.forward), max(0.0, host.backward - busy.backward))
+
+    def waiting(self, idle: Idle) -> BlockSeconds:
+        """Seconds of a block that waits so long; running it again waits as if by itself."""
+        busy, host = self.busy, self.host
+        whole = busy.backward + idle.backward if busy.backward else 0.0
+        return BlockSeconds(
+            forward=busy.forward + idle.forward,
+            backward=whole,
+            weight=busy.weight * whole / busy.backward if busy.backward else 0.0,
+            recompute=max(busy.forward - self.unread, host.forward + self.again),
+            selective=max(busy.forward - self.spared, host.forward + self.again),
+        )
+
+
+def block_passes(
     block_class: BlockClass, numerics: Numerics, device: Device, settings: RunSettings, rows: int,
-    kept: Sequence[int] = (), stops: bool = False,
-) -> BlockSeconds:  # fmt: skip
-    """Seconds of a block of class `block_class` for a microbatch of `rows` rows; `kept` are the ops that a selective
-    recompute does not run again; `stops`: whether running again ends with the last value that backward reads."""
+    kept: Sequence[int] = (), stops: bool = False, later: Later = MappingProxyType({}),
+) -> BlockPasses:  # fmt: skip
+    """The passes of a block of class `block_class` for a microbatch of `rows` rows; `kept` are the ops that a selective
+    recompute does not run again; `stops`: whether running again ends with the last value that backward reads; `later`:
+    which inputs earlier blocks read too."""
     numbers, known = numerics.ops(block_class), dict[tuple[int, int], BlockSeconds]()
     if settings.fusion:
         busy = _total(
@@ -115,6 +161,8 @@ def block_seconds(
         known = {(id(op), id(number)): own for (op, number, _), (own, _) in zip(alike, each, strict=True)}
         busy = _total(each)
 
+    busy += BlockSeconds(backward=gradient_seconds(block_class, numerics, device, settings, rows, later))
+
     def alone(number: int) -> BlockSeconds:
         op = block_class.ops[number]
         return known.get((id(op), id(numbers[number]))) or op_seconds(op, numbers[number], device, settings, rows)
@@ -124,10 +172,13 @@ def block_seconds(
 
     unread = unread_products(block_class) if stops else ()
     copies = 0 if settings.fusion else sum(own.copies for own in numbers)
-    return _waiting(
-        busy, host_seconds(block_class, device, settings, copies), checkpoint_seconds(device, settings), spared(unread),
-        spared({*kept, *unread}),
-    )  # fmt: skip
+    return BlockPasses(
+        busy=busy,
+        host=host_seconds(block_class, device, settings, copies),
+        again=checkpoint_seconds(device, settings),
+        unread=spared(unread),
+        spared=spared({*kept, *unread}),
+    )
 
 
 def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings, copies: int = 0) -> HostSeconds:
@@ -157,23 +208,6 @@ def unread_products(block_class: BlockClass) -> tuple[int, ...]:
     keeping = [i for i, op in enumerate(block_class.ops) if any(op.saved_bytes) or op.kept_again]
     last = keeping[-1] if keeping else -1
     return (last,) if last >= 0 and block_class.ops[last].kind in ("matmul", "convolution") else ()
-
-
-def _waiting(busy: BlockSeconds, host: HostSeconds, again: float, unread: float, spared: float) -> BlockSeconds:
-    """A pass takes as long as the device is busy or the host takes to issue it, whichever is longer.
-
-    again: seconds of the host that running the forward again adds; unread, spared: of the device that it does not take
-    as nothing reads what it would make, and also where products kept their results (the host goes through their
-    autograd all the same).
-    """
-    backward = max(busy.backward, host.backward) if busy.backward else 0.0
-    return BlockSeconds(
-        forward=max(busy.forward, host.forward),
-        backward=backward,
-        weight=busy.weight * backward / busy.backward if busy.backward else 0.0,
-        recompute=max(busy.forward - unread, host.forward + again),
-        selective=max(busy.forward - spared, host.forward + again),
-    )
 
 
 def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> BlockSeconds:
@@ -207,7 +241,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     backward += device.launch_seconds * extra.backward_kernels + heads * device.head_seconds[1]
     backward += pass_seconds(device, laid_out[1], 4)
     backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
-    backward += _bias_seconds(op, numbers, device, rows)
+    backward += _bias_seconds(op, numbers, device, settings, rows)
     backward += _copy_seconds(op, numbers.copied_back, numbers, device, settings, rows)
     return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
 
@@ -235,14 +269,17 @@ def _copy_seconds(
     return pass_seconds(device, moved / widening_share(op, device, settings), numbers.copies)
 
 
-def _bias_seconds(op: Op, numbers: OpNumerics, device: Device, rows: int) -> float:
+def _bias_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSettings, rows: int) -> float:
     """Seconds of summing the gradient of a bias, a kernel of its own that reads the result's gradient once more.
 
     So torch does (derivatives.yaml, addmm) and Megatron-LM (core/tensor_parallel/layers.py, `grad_output.sum(dim=0)`);
     where that is cast to few bits it is summed in passing (Transformer Engine, `bgrad_quantize`).
     """
     biased = len(op.inputs) > BIAS.get(op_name(op), len(op.inputs)) and not numbers.cast
-    return pass_seconds(device, numbers.written * op.written_bytes.at(rows)) if biased else 0.0
+    if not biased:
+        return 0.0
+    moving = pass_seconds(device, numbers.written * op.written_bytes.at(rows))
+    return max(moving, column_seconds(result_elements(op, rows), device, settings))
 
 
 def _operand_bytes(op: Op, rows: int) -> int:

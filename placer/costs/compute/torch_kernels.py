@@ -7,8 +7,8 @@ which other units make (FlashAttention-3, arXiv:2407.08608, section 1: their rat
 128). It fills a pipeline first: `FILL` keys' worth, of which causal attention has half as many in the mean. A tile that
 sticks out computes for nothing. The measured shares are those of a head of 128 and of many positions.
 
-Convolutions  on tensor cores want channels last, and the tensors of a model have them first: cuDNN lays a pass's input
-out anew and its result back (NVIDIA, "Convolutional Layers User's Guide", section "Tensor Layouts"; kernels
+Convolutions  on tensor cores want channels last, and where the tensors of a model have them first cuDNN lays a pass's
+input out anew and its result back (NVIDIA, "Convolutional Layers User's Guide", section "Tensor Layouts"; kernels
 `nchwToNhwcKernel` in a profile). Products of 1 x 1 at stride 1 need none, where rows of positions are aligned.
 """
 
@@ -31,6 +31,10 @@ TILE = 128
 ALL_ALIKE: Alignment = ((1, 1.0),)
 # What of the memory's rate laying out elements of two bytes reaches (the same measurements).
 LAID_OUT = 0.7
+# Of the float32 rate what convolutions of one channel each reach in 16 bits and channels last, forward and backward:
+# 10.7 and 8.1 TFLOP/s in 18 layers of 7 x 7 of a ConvNeXt-tiny (kernels `conv2d_c1_k1_nhwc_specialized` and their like
+# in a profile of its step on one H200, torch 2.11, 28 November 2026; models of `examples.measured.calibrated.one_gpu`).
+DEPTHWISE_LAST = 0.16, 0.12
 # Of a convolution's arguments a stride above 1.
 STRIDED = re.compile(r"t0, t1, (?:None|t2), \[(?!1, 1\])")
 # Rows of positions start at a multiple of so many bytes where a 1 x 1 convolution is a plain product.
@@ -83,7 +87,8 @@ def convolution_share(
     """The most of the rate of `dtype` that a product of a convolution reaches."""
     plain = device.rate("float32") / device.rate(dtype)
     if depthwise(product, rows):
-        return plain * kernels.depthwise[backward]
+        specialized = op.channels_last and ITEM_BYTES[LIES_IN.get(dtype, dtype)] == 2
+        return plain * (DEPTHWISE_LAST if specialized else kernels.depthwise)[backward]
     return plain * kernels.images if len(op.backward_products) == 1 else 1.0
 
 
@@ -94,7 +99,8 @@ def depthwise(product: Product, rows: int) -> bool:
 
 def laid_out_bytes(op: Op, numbers: OpNumerics, device: Device, rows: int) -> tuple[float, float]:
     """Bytes that a convolution moves to have channels last, forward and backward."""
-    if op.kind != "convolution" or not op.outputs or device.rate(numbers.dtype) <= device.rate("float32"):
+    plain = device.rate(numbers.dtype) <= device.rate("float32")
+    if op.kind != "convolution" or op.channels_last or not op.outputs or plain:
         return 0.0, 0.0
     product, gradients = op.products[0], len(op.backward_products)
     item = ITEM_BYTES[LIES_IN.get(numbers.dtype, numbers.dtype)]

@@ -8,15 +8,18 @@ from typing import cast
 
 import torch
 from torch import fx, nn
+from torch._prims_common import suggest_memory_format
 from torch.fx.node import Argument
 from torch.utils import _pytree
 
+from placer.rules.registry import kind_of
 from placer.tracer.export.cleaning import Plain, target_name
 from placer.tracer.export.unseen import unplayable
 from placer.tracer.measure.call_cache import Keeping, Replays, storage_of
 
 aten = torch.ops.aten
 DROPS = 4  # the place of `dropout_p` among the arguments of attention
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 # Bytes of a floating number where it is not to matter how many it has.
 _FLOAT = 4
 
@@ -90,7 +93,23 @@ class _MetaRun:
             arguments = cast("tuple[object, ...]", _on_meta(arguments))
             keywords = cast("dict[str, object]", _on_meta(keywords))
         assert callable(node.target)
-        return self._replays.call(_as_run(node.target, arguments), arguments, keywords, self._keeping)
+        made = self._replays.call(_as_run(node.target, arguments), arguments, keywords, self._keeping)
+        return _as_laid_out(node, arguments, made)
+
+
+def _as_laid_out(node: fx.Node, arguments: tuple[object, ...], made: object) -> object:
+    """The result of a convolution as devices lay it out: channels last where its input or its weight is (ATen,
+    `cudnn_conv_suggest_memory_format`, `mkldnn_conv_use_channels_last`)."""
+    if not isinstance(made, torch.Tensor) or kind_of(target_name(node)) != "convolution":
+        return made
+    return made.contiguous(memory_format=_LAST[made.dim()]) if any(map(lies_last, arguments[:2])) else made
+
+
+def lies_last(value: object) -> bool:
+    """Whether a tensor of images or volumes has its channels last."""
+    if not isinstance(value, torch.Tensor) or value.dim() not in _LAST:
+        return False
+    return suggest_memory_format(value) is not torch.contiguous_format
 
 
 def _as_run(target: Callable[..., object], arguments: tuple[object, ...]) -> Callable[..., object]:

@@ -17,7 +17,7 @@ from placer.tracer.export.row_laws import RowLaw
 from placer.tracer.export.symbolic_rows import counted_sizes
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.dim_names import Names, Shape, dim_names
-from placer.tracer.measure.meta_run import Played
+from placer.tracer.measure.meta_run import Played, lies_last
 
 Facts = dict[fx.Node, Played]
 
@@ -74,6 +74,7 @@ def measured_op(node: fx.Node, samples: Samples, saved: tuple[SavedBytes, SavedB
         backward_products=_products(first.work.backward, second.work.backward, samples),
         covered=kind != "opaque" or rule_for(target) is not None,
         seconds=_seconds(node, samples),
+        channels_last=kind == "convolution" and lies_last(samples.first[node].results[0]),
     )
 
 
