@@ -61,8 +61,8 @@ STEPS = Path("examples/measured/results/h200-steps.jsonl")
     "convnext_tiny bfloat16",
 ])  # fmt: skip
 def test_steps_take_about_what_they_took_on_that_gpu(case: str, tmp_path: Path) -> None:
-    """Some that wait for the host, some that do not, one that drops scores of attention, one that adds many gradients, one
-    with channels last; fitted on the same file."""
+    """Some that wait for the host, some that do not, one that drops scores of attention, one that adds many gradients,
+    and one with channels last; fitted on the same file."""
     (own,) = (line for line in STEPS.read_text().splitlines() if f'"{case}"' in line)
     (tmp_path / "case.jsonl").write_text(own)
     (found,) = kept(tmp_path / "case.jsonl", load_cluster("examples/measured/results/h200.yaml"))
