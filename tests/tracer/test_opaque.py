@@ -355,7 +355,8 @@ def test_a_part_may_return_a_dict_of_tensors_and_is_told_of_what_else_is_in_it()
         capture(Reads(Named("x")), batch=BATCH)
 
 
-def test_what_is_refused_within_what_torch_raises_of_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_is_refused_within_what_torch_raises_of_it_is_told(twice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo wraps what it meets as it exports branches, in some processes and not in others."""
     refused = UnseenError("the model cannot be captured: a function of its own", "part")
 
@@ -365,7 +366,13 @@ def test_what_is_refused_within_what_torch_raises_of_it_is_told(monkeypatch: pyt
         except UnseenError as error:
             raise RuntimeError("when making a fake tensor call") from error
 
-    monkeypatch.setattr(exporting, "_exported", wrapping)
+    def wrapping_that(*_: object) -> nn.Module:
+        try:
+            return wrapping()
+        except RuntimeError as error:
+            raise TypeError(str(error)) from None
+
+    monkeypatch.setattr(exporting, "_exported", wrapping_that if twice else wrapping)
     with pytest.raises(UnseenError) as found:
         exporting.export(Training(nn.Linear(2, 2), None), {"x": torch.empty(2, 2)})
     assert found.value is refused

@@ -22,8 +22,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from placer.cluster.cluster import Device
-from placer.costs.compute.integer_work import MULTIPLYING
-from placer.costs.compute.torch_kernels import torch_kernels
+from placer.costs.compute.torch_kernels import MULTIPLYING, torch_kernels
 from placer.costs.precision import Numerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Graph, Op, Parameter
 from placer.plans.settings import RunSettings

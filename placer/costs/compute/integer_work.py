@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from placer.cluster.cluster import Device
-from placer.costs.compute.torch_kernels import torch_kernels
+from placer.costs.compute.torch_kernels import MULTIPLYING, torch_kernels
 from placer.costs.kept_results import drops
 from placer.costs.precision import op_name
 from placer.graph import ITEM_BYTES, Op
@@ -29,8 +29,6 @@ from placer.plans.settings import RunSettings
 PLACED, KEYED = 2.95e-12 * 132, 2.68e-12 * 132
 # Small kernels that make the keys of a mask: those of `keyed_numbers.keys_for` and one sum.
 KEY_KERNELS = 14
-# Pointwise ops whose backward reads what was broadcast again.
-MULTIPLYING = frozenset({"mul", "div", "mul_", "div_"})
 # Those that read conditions, of one byte an element.
 CHOOSING = frozenset({"where", "masked_fill", "masked_fill_"})
 # What is read beside a tensor's result counts as broadcast where it is less than this part of it.

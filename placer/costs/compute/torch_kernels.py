@@ -37,6 +37,8 @@ LAID_OUT = 0.7
 DEPTHWISE_LAST = 0.16, 0.12
 # Of a convolution's arguments a stride above 1.
 STRIDED = re.compile(r"t0, t1, (?:None|t2), \[(?!1, 1\])")
+# Pointwise ops whose backward reads what was broadcast again.
+MULTIPLYING = frozenset({"mul", "div", "mul_", "div_"})
 # Rows of positions start at a multiple of so many bytes where a 1 x 1 convolution is a plain product.
 ALIGNED = 16
 

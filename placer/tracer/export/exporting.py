@@ -171,9 +171,10 @@ def _exported(
 
 
 def _own_error(error: BaseException | None) -> PlacerError | None:
-    """What placer refused within what torch raises of it: dynamo, which exports branches, wraps what it meets."""
+    """What placer refused within what torch raises of it: dynamo, which exports branches, wraps what it meets, also in
+    what it raises `from None`."""
     while error is not None and not isinstance(error, PlacerError):
-        error = error.__cause__
+        error = error.__cause__ or (error.__context__ if error.__suppress_context__ else None)
     return error
 
 
