@@ -158,6 +158,28 @@ class ReadsConstants(Small):
         return h * TABLE.to(h.dtype) * self.more["scale"].to(h.dtype)
 
 
+class Frozen(dict[str, object]):
+    """A configuration as model libraries keep one: whoever writes to it hears that it may not be written."""
+
+    def __setitem__(self, key: str, value: object) -> None:
+        raise TypeError("frozen")
+
+    def update(self, *given: object, **named: object) -> None:
+        raise TypeError("frozen")
+
+    def clear(self) -> None:
+        raise TypeError("frozen")
+
+
+class HoldsFrozen(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings, self._settings = Frozen(scale=2.0), Frozen(shift=1.0)
+
+    def used(self, h: Tensor) -> Tensor:
+        return h * float(str(self.settings["scale"])) + float(str(self._settings["shift"]))
+
+
 class NeedsValues(Small):
     """Its factory reads values, which meta has none of."""
 
@@ -187,7 +209,7 @@ def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Modu
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("made", [Notes, Caches, ReadsConstants])
+@pytest.mark.parametrize("made", [Notes, Caches, ReadsConstants, HoldsFrozen])
 def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) -> None:
     model = made()
     traced = tracer.trace(model, tracer.capture(made(), batch=SHAPES))

@@ -68,6 +68,8 @@ class Kept:
         for path, module in modules.items():
             for attribute in attributes(module):
                 value, kept = getattr(module, attribute), self.lists.get(f"{path}.{attribute}".lstrip("."))
+                if kept is None or _holds(value, kept):
+                    continue
                 if isinstance(value, list | deque) and isinstance(kept, list):
                     value.clear()
                     value.extend(kept)
@@ -141,6 +143,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
             vars(module).clear()
             vars(module).update(held)
         for value, held_inside in inside:
+            if _holds(value, held_inside):
+                continue
             value.clear()
             if isinstance(value, dict) and isinstance(held_inside, dict):
                 value.update(held_inside)
@@ -152,6 +156,16 @@ def _grows_with_rows(earlier: Plain, earlier_rows: int, now: Plain, rows: int) -
     if isinstance(earlier, str | bool) or isinstance(now, str | bool):
         return False
     return earlier * rows == now * earlier_rows
+
+
+def _holds(value: object, kept: _Copy) -> bool:
+    """Whether a list or dict holds those very things. It is not written to then: it may be frozen (a configuration's),
+    and say so by raising."""
+    if isinstance(value, dict) and isinstance(kept, dict):
+        return list(value) == list(kept) and all(value[key] is one for key, one in kept.items())
+    if isinstance(value, list | deque) and isinstance(kept, list):
+        return len(value) == len(kept) and all(one is other for one, other in zip(value, kept, strict=True))
+    return False
 
 
 def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy:
