@@ -170,6 +170,18 @@ def _whole_chain(h: Tensor) -> Tensor:
     return h.mul_(2).add_(1).relu_()
 
 
+def _whole_copied(h: Tensor) -> Tensor:
+    scores = h * 2
+    scores[:, 0:] = (scores[:, 0:].view(-1, 4, 4) + h.view(-1, 4, 4)[:, :1]).view(-1, WIDTH)
+    return scores.tanh()
+
+
+def _whole_filled(h: Tensor) -> Tensor:
+    bias = h * 2
+    bias.zero_()
+    return h + bias
+
+
 def _type_kept(h: Tensor) -> Tensor:
     mask = torch.zeros(h.shape[0], WIDTH, dtype=torch.bool)
     mask[:, 2:5] |= h[:, 2:5] > 0

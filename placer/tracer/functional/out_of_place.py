@@ -39,7 +39,12 @@ def out_of_place(node: fx.Node) -> torch._ops.OpOverload | None:
 
 def has_form(node: fx.Node) -> bool:
     """Whether what `node` writes can be computed as a value."""
-    return short(node) in _FILLED or out_of_place(node) is not None
+    return is_filled(node) or out_of_place(node) is not None
+
+
+def is_filled(node: fx.Node) -> bool:
+    """Whether `node` puts other values in the place of all that were there: nothing of those is in what it writes."""
+    return short(node) in _FILLED
 
 
 def short(node: fx.Node) -> str:
@@ -51,7 +56,7 @@ def written(
     graph: fx.Graph, node: fx.Node, view: fx.Node, args: tuple[Argument, ...], kwargs: dict[str, Argument]
 ) -> fx.Node:
     """What `node`, called with `args` and `kwargs`, writes into `view`."""
-    if short(node) in _FILLED:
+    if is_filled(node):
         value = 0 if short(node) == "zero_" else args[1]
         if not isinstance(value, fx.Node):
             return graph.call_function(aten.full_like.default, (view, value))
@@ -66,7 +71,7 @@ def changes_type(node: fx.Node, values: dict[fx.Node, object]) -> bool:
     """Whether the out-of-place form of `node` would give another type than what is written into has (`values` by node,
     on meta)."""
     form = out_of_place(node)
-    if short(node) in _FILLED or form is None:
+    if is_filled(node) or form is None:
         return False
     given = cast("tuple[object, ...]", fx.map_arg(node.args, lambda one: cast("Argument", values[one])))
     named = {k: fx.map_arg(v, lambda one: cast("Argument", values[one])) for k, v in node.kwargs.items() if k != "out"}

@@ -22,7 +22,7 @@ from placer.tracer.export.cleaning import Plain, drop_dead, target_name
 from placer.tracer.functional.buffers import beside_their_values, committed, is_last_word, settle_evaluation
 from placer.tracer.functional.families import Family, dependent, families, is_chain, written_tensor
 from placer.tracer.functional.inverses import NoInverseError, Views, put_back
-from placer.tracer.functional.out_of_place import changes_type, has_form, short, written
+from placer.tracer.functional.out_of_place import changes_type, has_form, is_filled, short, written
 from placer.tracer.measure.meta_run import Played, played
 
 aten = torch.ops.aten
@@ -74,7 +74,11 @@ def _must_change(
                 first, "writes into a tensor that the model keeps outside of its state", "register it as a buffer"
             )
         return not is_last_word(family, order)
-    if origin.op == "placeholder" or not is_chain(family, order) or any("out" in one.kwargs for one in family.writes):
+    if (
+        origin.op == "placeholder"
+        or not is_chain(family, order)
+        or any("out" in one.kwargs or is_filled(one) for one in family.writes)
+    ):
         return True
     # As values where that is known of all, so that what shows in the edges is all that a value depends on.
     return not any(write in trained for write in family.writes) and all(map(has_form, family.writes))
