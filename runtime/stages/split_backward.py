@@ -20,6 +20,11 @@ from torch.autograd.graph import GradientEdge, Node
 
 Gradients = tuple[torch.Tensor | None, ...]
 
+# Nodes that are asked for their input's gradient too, where only their weights' are wanted: on CPUs torch 2.13 ends the
+# process otherwise, where the input is channels-last, as it is behind attention over an image's places
+# (test_torch_still_needs_the_input_of_a_group_norm notices when this can go).
+_ASKED_WHOLE = ("NativeGroupNormBackward0",)
+
 
 @dataclass(slots=True, eq=False)
 class _Group:
@@ -62,9 +67,10 @@ class Deferred:
             return
         # A node of the group may lie below another: what reaches it again must not be counted twice.
         again = group.nodes if len(group.nodes) > 1 else ()
+        wanted = [*(GradientEdge(_node(weight), 0) for weight in group.weights), *_asked_beside(group.nodes)]
         with _hooked(again, lambda node, _: self.arrived.get(node)):
-            found = torch.autograd.grad(edges, group.weights, gradients, allow_unused=True, retain_graph=True)
-        _accumulate(group.weights, found)
+            found = torch.autograd.grad(edges, wanted, gradients, allow_unused=True, retain_graph=True)
+        _accumulate(group.weights, found[: len(group.weights)])
 
 
 def backward_inputs(
@@ -92,6 +98,14 @@ def backward_inputs(
             roots, given = zip(*inside, strict=True)
             _accumulate(inputs, torch.autograd.grad(roots, inputs, given, retain_graph=True, allow_unused=True))
     return deferred
+
+
+def _asked_beside(nodes: Iterable[Node]) -> Iterator[GradientEdge]:
+    """Where the gradient of an input goes that is asked for and not used."""
+    for node in nodes:
+        below, place = node.next_functions[0] if node.name() in _ASKED_WHOLE else (None, 0)
+        if below is not None:
+            yield GradientEdge(below, place)
 
 
 @contextmanager

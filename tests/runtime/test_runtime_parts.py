@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
@@ -157,6 +160,41 @@ def test_backward_in_two_parts_is_the_whole_backward(recompute: bool, runs: int)
         assert parameter.grad is not None and expected is not None
         assert (parameter.grad - expected).abs().max().item() < 1e-12
     assert len(calls) == runs
+
+
+class NormsAnImage(nn.Module):
+    """A group norm behind attention over an image's places, as U-Nets have it: what it gets is channels-last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two = nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.Conv2d(8, 3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.one(x).transpose(1, 2).unflatten(2, (4, 4))
+        assert image.is_contiguous(memory_format=torch.channels_last)
+        made: torch.Tensor = self.two(self.norm(image))
+        return made
+
+
+def test_the_second_part_of_a_backward_passes_a_group_norm_of_an_image() -> None:
+    torch.manual_seed(0)
+    module, x = NormsAnImage().double(), torch.randn(2, 16, 8, dtype=torch.float64, requires_grad=True)
+    given = torch.randn(2, 3, 2, 2, dtype=torch.float64)
+    wanted = torch.autograd.grad(module(x), tuple(module.parameters()), given)
+    backward_inputs([module(x)], [given], [x], module.parameters()).run()
+    for parameter, expected in zip(module.parameters(), wanted, strict=True):
+        assert parameter.grad is not None and torch.allclose(parameter.grad, expected, rtol=0, atol=1e-12)
+
+
+def test_torch_still_needs_the_input_of_a_group_norm() -> None:
+    """Where it does not end the process any more, `_ASKED_WHOLE` of `split_backward` can go."""
+    code = (
+        "import torch; norm = torch.nn.GroupNorm(2, 8); x = torch.ones(2, 8, 4, 4, requires_grad=True); "
+        "made = norm(x.contiguous(memory_format=torch.channels_last)); "
+        "torch.autograd.grad(made.sum(), tuple(norm.parameters()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+    assert ended == -signal.SIGSEGV
 
 
 def test_a_block_that_saves_other_tensors_when_it_runs_again_is_an_error() -> None:
