@@ -180,6 +180,19 @@ class HoldsFrozen(Small):
         return h * float(str(self.settings["scale"])) + float(str(self._settings["shift"]))
 
 
+class MovesATable(Small):
+    """As schedules of diffusion models do: a table that is no buffer goes where its inputs lie, and is kept there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule = SimpleNamespace(rates=torch.linspace(0.5, 1.5, 6))
+
+    def used(self, h: Tensor) -> Tensor:
+        self.schedule.rates = self.schedule.rates.to(device=h.device)
+        rates: Tensor = self.schedule.rates
+        return h * rates.to(h.dtype)
+
+
 class NeedsValues(Small):
     """Its factory reads values, which meta has none of."""
 
@@ -209,7 +222,7 @@ def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Modu
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("made", [Notes, Caches, ReadsConstants, HoldsFrozen])
+@pytest.mark.parametrize("made", [Notes, Caches, ReadsConstants, HoldsFrozen, MovesATable])
 def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) -> None:
     model = made()
     traced = tracer.trace(model, tracer.capture(made(), batch=SHAPES))

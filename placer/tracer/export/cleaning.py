@@ -19,7 +19,7 @@ from placer.errors import CaptureError, UncapturableError
 from placer.rules.rows.draws import KEYED
 from placer.tracer.export import explicit
 from placer.tracer.export.constants import settle_constants
-from placer.tracer.export.exporting import Raw
+from placer.tracer.export.exporting import MixedDevicesError, Raw
 
 # The source of what the loss function does.
 LOSS = "loss_fn"
@@ -211,6 +211,8 @@ class _Copier:
             raise UncapturableError(
                 f"forward {what} a {type(value).__name__} ({target}), which an export cannot hold; do without it"
             )
+        if self._raw.wrapper.kept.was_moved(value):
+            raise MixedDevicesError(f"forward moves {target}, which is no part of the model, to where its inputs lie")
         self._raw.wrapper.kept.require_unread(value)
         held = _attribute(self._raw.wrapper, target)
         name = self._names.get(id(held)) or self._constant(value)

@@ -29,14 +29,15 @@ class Kept:
     """What became of the values in the runs so far.
 
     changes: what the last run changed, and how many rows it had. known, replaced: tensors that runs found, and those of
-    them that they left others in place of, read or not. left: tensors where before a run there were none. plain, lists:
-    what the last run left.
+    them that they left others in place of, read or not. moved: the replaced, where the other lies on another device.
+    left: tensors where before a run there were none. plain, lists: what the last run left.
     """
 
     changes: dict[str, Plain] = field(default_factory=dict)
     rows: int = 0
     known: dict[int, torch.Tensor] = field(default_factory=dict)
     replaced: dict[int, str] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
     left: dict[str, torch.Tensor] = field(default_factory=dict)
     plain: dict[str, Plain] = field(default_factory=dict)
     lists: dict[str, _Copy] = field(default_factory=dict)
@@ -53,6 +54,7 @@ class Kept:
                 )
         self.known |= {id(tensor): tensor for tensor in before.tensors.values()}
         self.replaced |= {id(old): name for name, old in before.tensors.items() if after.tensors.get(name) is not old}
+        self.moved |= {id(old) for name, old in before.tensors.items() if _elsewhere(old, after.tensors.get(name))}
         self.left |= {name: new for name, new in after.tensors.items() if name not in before.tensors}
         self.changes, self.rows = {name: now for name, (_, now) in changed.items()}, rows
         self.plain |= {name: now for name, (_, now) in changed.items() if name in after.plain}
@@ -104,6 +106,11 @@ class Kept:
         """Whether a run found `tensor`, or one in the same memory: an export reads a parameter of a module that is
         hidden in a list as a tensor of its own."""
         return any(memory_of(one) == memory_of(tensor) for one in self.known.values())
+
+    def was_moved(self, tensor: torch.Tensor) -> bool:
+        """Whether a run has put one of another device in the place of `tensor`: where the inputs lie on its own, the
+        run may leave it."""
+        return id(tensor) in self.moved
 
     def require_unread(self, tensor: torch.Tensor) -> None:
         """Raise UncapturableError if a graph reads `tensor` and a run has put another in its place."""
@@ -166,6 +173,10 @@ def _holds(value: object, kept: _Copy) -> bool:
     if isinstance(value, list | deque) and isinstance(kept, list):
         return len(value) == len(kept) and all(one is other for one, other in zip(value, kept, strict=True))
     return False
+
+
+def _elsewhere(old: torch.Tensor, new: torch.Tensor | None) -> bool:
+    return new is not None and new.device != old.device
 
 
 def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy:
