@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 
 from placer.costs.costs import Costs
 from placer.graph import BlockClass
@@ -21,7 +20,7 @@ from placer.rules.expert_loads import overload
 from placer.rules.two_axis_layouts import axis_names
 from placer.spmd.device_rows import own_rows_class
 from placer.spmd.expert_order import cut_experts
-from placer.strategies.intra_op.block_borders import Borders, Factor, best_states
+from placer.strategies.intra_op.block_borders import Borders, Factor, best_states, combinations
 from placer.strategies.intra_op.block_ilp import BestSplit, BlockProgram, Border, best_of, block_program
 from placer.strategies.intra_op.expert_assignment import expert_order
 from placer.strategies.intra_op.split_costs import Rule, SplitCosts, SplitReplica
@@ -115,9 +114,9 @@ def _placed(kind: BlockClass, split: Split, order: tuple[int, ...]) -> Split:
 def _table(
     prices: LayoutPrices, kind: int, states: Sequence[tuple[str, ...]], costs: SplitCosts
 ) -> dict[tuple[str, ...], BestSplit]:
-    """The best split of a class for all states of its groups."""
+    """The best split of a class for the states of its groups."""
     found, groups = {}, prices.borders.of_class[kind]
-    for chosen in product(*(states[group] for group in groups)):
+    for chosen in combinations(prices.borders, kind, states):
         border = prices.borders.border(kind, dict(zip(groups, chosen, strict=True)), costs.inner)
         best = best_of(prices.program(kind, border), border, costs)
         if best is not None:

@@ -8,9 +8,10 @@ returns is whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import networkx
 
@@ -20,6 +21,9 @@ from placer.rules.two_axis_layouts import AND
 from placer.search.problem import Problem
 from placer.strategies.intra_op.block_ilp import Border
 from placer.strategies.space.axes import WHOLE, ReplicaAxis
+
+# Each takes an integer program: of a block that many values enter, some tenths of a second.
+MOST_COMBINATIONS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,10 @@ class Borders:
         for group, tensors in self._members().items():
             allowed[group] = self.axis(axis).states(tensors, degree)
         return allowed
+
+    def bytes_of(self, group: int) -> int:
+        """Bytes of the largest tensor of a group, for the whole batch."""
+        return max((tensor.bytes_at(self.problem.rows) for tensor in self._members().get(group, ())), default=0)
 
     def states_within(self, first: Layout, fast: int, axis: str) -> list[tuple[str, ...]]:
         """The states of each group along two axes: along the outer one as in `first`, along `axis` what is left."""
@@ -125,6 +133,37 @@ def _is_made(reference: str) -> bool:
 def _maker(graph: Graph, reference: str) -> BorderValue:
     block, output = (int(part) for part in reference[1:].split("."))
     return BorderValue(graph.blocks[block].kind, True, output)
+
+
+def combinations(borders: Borders, kind: int, states: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """The states of a class's groups, in their order, for which it has a split each.
+
+    Those are all, where they are few. Of more, as where the skips of a U-Net enter one block, groups of large tensors
+    lie each as it likes, and those of small ones all alike: whole, or all cut.
+    """
+    groups = borders.of_class[kind]
+    several = [group for group in groups if len(states[group]) > 1]
+    free = several
+    if prod(len(states[group]) for group in several) > MOST_COMBINATIONS:
+        free = _largest(borders, several, states)
+    alike = [group for group in several if group not in free]
+    ways = range(max((len(states[group]) for group in alike), default=1))
+    for way, chosen in product(ways, product(*(states[group] for group in free))):
+        known = dict(zip(free, chosen, strict=True))
+        known |= {group: states[group][min(way, len(states[group]) - 1)] for group in alike}
+        yield tuple(known.get(group, states[group][0]) for group in groups)
+
+
+def _largest(borders: Borders, groups: list[int], states: Sequence[tuple[str, ...]]) -> list[int]:
+    """As many groups as may lie as they like beside others that lie alike, those of the largest tensors."""
+    found: list[int] = []
+    ways = max(len(states[group]) for group in groups)
+    for group in sorted(groups, key=borders.bytes_of, reverse=True):
+        ways *= len(states[group])
+        if ways > MOST_COMBINATIONS:
+            break
+        found.append(group)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
