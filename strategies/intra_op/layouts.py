@@ -185,8 +185,11 @@ def pinned_degree(pins: Pins) -> int:
 
 
 def degrees(problem: Problem) -> tuple[int, ...]:
-    """Numbers of devices a replica may have, above 1: `node_degrees`, and what is pinned."""
-    likely = {*node_degrees(problem.cluster), pinned_degree(problem.pins)} - {1}
+    """Numbers of devices a replica may have, above 1: `node_degrees` as far as pins of replicas and stages leave room
+    for them, and what is pinned."""
+    pins = problem.pins
+    most = problem.cluster.size // (pins.data or 1) - (pins.pipeline or 1) + 1
+    likely = {*(d for d in node_degrees(problem.cluster) if d <= most), pinned_degree(pins)} - {1}
     return tuple(d for d in sorted(likely) if group_count(problem.cluster, d))
 
 

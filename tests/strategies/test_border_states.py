@@ -7,9 +7,10 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from placer.api import problem
+from placer.api import problem, solve
 from placer.search.problem import Problem
 from placer.strategies.intra_op.block_borders import MOST_COMBINATIONS, Borders, combinations
+from placer.strategies.intra_op.layouts import degrees, layouts
 
 
 class Skips(nn.Module):
@@ -54,3 +55,11 @@ def test_a_block_of_many_values_has_few_splits_whole_and_all_cut_among_them() ->
     assert {tuple(one[0] for one in states), tuple(one[-1] for one in states)} <= set(found)
     # The largest values, those of the first layers, lie as they like.
     assert {one[:4] for one in found} == set(product(*states[:4]))
+
+
+def test_pins_that_leave_a_replica_one_device_ask_for_no_layouts() -> None:
+    assert degrees(asked(2)) == (2,)
+    for pins in ({"data": 2}, {"pipeline": 2}):
+        given = asked(2, **pins)
+        assert not degrees(given) and not layouts(given, given.costs)
+        assert solve(given).meshes[0].layout is None
