@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 from placer.graph import Graph
-from placer.tracer import capture
+from placer.tracer import capture, trace
 from placer.tracer.export.folding import repeats
 
 WIDTH = 8
@@ -178,3 +178,21 @@ class SeveredLayers(nn.Module):
 def test_what_a_model_does_behind_one_layer_only_is_kept(at: int) -> None:
     folded, whole = (capture(SeveredLayers(at), batch={"x": (4, 8)}, fold=fold) for fold in (True, False))
     assert folded == whole
+
+
+class Shrinking(nn.Module):
+    """Equal convolutions, each of which halves the length, by which is divided behind them."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Conv1d(WIDTH, WIDTH, 3, stride=2, padding=1) for _ in range(layers)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.layers(x)
+        return hidden.sum(-1) / hidden.shape[-1]
+
+
+def test_sizes_behind_equal_layers_that_shrink_are_those_behind_the_last() -> None:
+    model, x = Shrinking(5), torch.randn(4, WIDTH, 64)
+    (traced,) = trace(model, {"x": x}).module(x)
+    assert torch.equal(traced, model(x))

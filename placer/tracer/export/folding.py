@@ -185,12 +185,12 @@ class _Made:
 
     def note_second(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
         """A forward hook of the second copy. Raises UnfoldableError where it is told, or tells, something else than the
-        first, as the number of the layer."""
+        first, as the number of the layer, or tensors of other sizes."""
         self._require_unchanged(module)
         self.second, self.value = _pytree.tree_leaves((args, kwargs)), output
         told = [_plain((self.first, self.first_value)), _plain((self.second, self.value))]
         if told[0] != told[1]:
-            raise UnfoldableError("a layer is told, or tells, another number than the layer before it")
+            raise UnfoldableError("a layer is told, or tells, other numbers, or sizes, than the layer before it")
 
     def _require_unchanged(self, module: nn.Module) -> None:
         if any(_held(part) != self.held[id(part)] for part in module.modules()):
@@ -213,8 +213,8 @@ def _held(module: nn.Module) -> dict[str, int]:
 
 
 def _plain(values: object) -> list[object]:
-    """The leaves, of a tensor only that it is one."""
-    return [isinstance(leaf, torch.Tensor) or leaf for leaf in _pytree.tree_leaves(values)]
+    """The leaves, of a tensor its sizes: where those change, what comes behind the layers counts with others."""
+    return [tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf for leaf in _pytree.tree_leaves(values)]
 
 
 def _same(a: object, b: object) -> bool:
