@@ -68,6 +68,20 @@ def writes(traced: tracer.Traced) -> list[fx.Node]:
     return [node for node in nodes if node.target._schema.is_mutable and node.target.name() != "aten::detach_"]
 
 
+class WritesThroughDropout(Writer):
+    """Dropout of nothing gives what it was given, and not a copy of it."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.one(x)
+        functional.dropout(h, 0.0, training=True)[x > 0] = 0
+        return functional.mse_loss(self.two(h), y)
+
+
+def test_what_is_written_behind_dropout_of_nothing_is_written_before_it() -> None:
+    model = WritesThroughDropout("").double()
+    same(model, tracer.trace(model, SHAPES), 5)
+
+
 class WritesInput(Writer):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         x[:, :2] = 0

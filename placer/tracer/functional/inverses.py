@@ -23,6 +23,7 @@ aten = torch.ops.aten
 _IN_ORDER = frozenset({
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as",
     "contiguous", "alias", "detach", "to", "type_as", "expand", "expand_as", "broadcast_to", "lift_fresh",
+    "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout",  # where they drop nothing
 })  # fmt: skip
 _SAME_DIMS = frozenset({"transpose", "swapaxes", "swapdims"})
 _TURNED = frozenset({"t", "mT", "numpy_T", "adjoint"})

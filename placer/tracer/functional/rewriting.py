@@ -40,6 +40,7 @@ def functional(
 
     Raises UncapturableError naming the op and its line for a write that has no such form.
     """
+    drop_dead(plain.graph)  # what nobody reads may have sizes that no meta tensor has
     if any(written_tensor(node) is not None for node in plain.graph.nodes):
         with torch.no_grad():
             facts = played(plain, inputs)
