@@ -1,4 +1,5 @@
-"""Masks that transformers leaves out in training are left out of a captured model, and no others."""
+"""What is looked up in values: masks that transformers leaves out in training are left out of a captured model, and no
+others; checks that only raise are passed; targets of CTC losses stay rows."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bad_models import Checks
+from placer.errors import CaptureError
 from placer.graph import Graph, Op
-from placer.tracer import capture
+from placer.tracer import capture, trace
 from placer.tracer.lookups.known_values import KnownValues
 
 SIZES = {
@@ -190,3 +193,49 @@ def test_knowing_values_draws_no_numbers() -> None:
     with KnownValues():
         torch.arange(4) + torch.zeros(4)
         assert torch.equal(torch.rand(4), plain)
+
+
+CLASSES = {"x": torch.randn(6, 4), "labels": torch.tensor([0, 1, 2, 3, 1, 0])}
+
+
+def test_checks_that_only_raise_are_passed() -> None:
+    model = Checks()
+    (traced,) = trace(model, CLASSES).module(*CLASSES.values())
+    assert torch.equal(traced, model(**CLASSES))
+
+
+@pytest.mark.parametrize("how", ["branch", "caught"])
+def test_checks_on_which_more_depends_than_an_error_are_refused(how: str) -> None:
+    with pytest.raises(CaptureError, match="Could not guard on data-dependent"):
+        capture(Checks(how), batch=CLASSES)
+
+
+class _Transcribed(nn.Module):
+    """Targets joined end to end, chosen by a mask that is counted as transformers and others do."""
+
+    def __init__(self, counted: str = "mask") -> None:
+        super().__init__()
+        self.own, self.counted = nn.Linear(4, 6), counted
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        mask = labels > 0
+        lengths = mask.long().sum(-1) if self.counted == "mask" else (labels > 1).sum(-1)
+        scores = functional.log_softmax(self.own(x), -1).transpose(0, 1)
+        sizes = torch.full((x.shape[0],), x.shape[1])
+        targets = labels[mask] if self.counted == "mask" else labels.masked_select(mask)
+        return functional.ctc_loss(scores, targets, sizes, lengths, zero_infinity=True)
+
+
+SPOKEN = {"x": torch.randn(4, 9, 4), "labels": torch.tensor([[1, 2, 3], [-100, 5, -100], [4, 4, -100], [2, 0, 1]])}
+
+
+def test_joined_targets_of_a_ctc_loss_stay_rows() -> None:
+    model = _Transcribed()
+    (traced,) = trace(model, SPOKEN).module(*SPOKEN.values())
+    assert torch.allclose(traced, model(**SPOKEN), rtol=1e-6, atol=0)
+    assert capture(model, batch=SPOKEN).loss.reduction != "other"
+
+
+def test_joined_targets_with_lengths_of_their_own_are_refused() -> None:
+    with pytest.raises(CaptureError, match="masked_select"):
+        capture(_Transcribed("own"), batch=SPOKEN)

@@ -32,6 +32,8 @@ from placer.tracer.export.torchs_own.scripted import scripts_as_written
 from placer.tracer.export.torchs_own.sparing import sparing
 from placer.tracer.export.unseen import UnseenError, told_of_the_export, unseen_refused
 from placer.tracer.lookups.library_masks import library_masks_left_out
+from placer.tracer.lookups.padded_targets import PaddedTargets
+from placer.tracer.lookups.raising_checks import ChecksPassed
 from placer.tracer.lookups.value_checks import values_unchecked
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
@@ -163,8 +165,8 @@ def _exported(
     with (
         untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
         literals_noted(wrapper.literals, training), values_unchecked(), library_masks_left_out(),
-        device or contextlib.nullcontext(), torch.set_grad_enabled(training), scripts_as_written(),
-        as_on_one_device(), sparing(),
+        ChecksPassed(), PaddedTargets(), device or contextlib.nullcontext(),
+        torch.set_grad_enabled(training), scripts_as_written(), as_on_one_device(), sparing(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made

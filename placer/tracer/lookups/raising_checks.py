@@ -1,0 +1,141 @@
+"""Checks of a model on the values of tensors that do nothing but raise: while it is exported they are passed.
+
+    if labels is not None and labels.max() >= classes:      the condition is false
+        raise ValueError(...)
+    assert not torch.isnan(x).any()                         what is asserted is true
+
+An export has no values. What is traced is what training does with values that are right, and with others it raises.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from types import FrameType
+from typing import Any, TypeAlias
+
+from torch.overrides import TorchFunctionMode
+
+from placer.io.usercode import is_of_users
+
+# First and last line, first and last column.
+Place: TypeAlias = tuple[int | None, int | None, int | None, int | None]
+
+# What asks for the truth of what stands at its place.
+_JUMPS = ("POP_JUMP", "JUMP_IF", "UNARY_NOT", "TO_BOOL")
+# What may ask for it while it runs, as `bool(...)` does.
+_CALLS = ("CALL", "PRECALL")
+
+
+class ChecksPassed(TorchFunctionMode):
+    """While it is entered, a tensor on whose truth nothing but an error depends has the truth that raises none."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Calls it, unless the answer is known."""
+        if getattr(func, "__name__", "") == "__bool__":
+            passed = _passed(_asking(sys._getframe(1)))
+            if passed is not None:
+                return passed
+        return func(*args, **(kwargs or {}))
+
+
+def _asking(frame: FrameType) -> FrameType:
+    """The frame that asks, past other modes, which pass on what is asked."""
+    while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _passed(frame: FrameType) -> bool | None:
+    """The truth of what the frame's instruction asks that raises nothing; None where more than an error hangs on it."""
+    code, at = frame.f_code, frame.f_lasti
+    name = dis.opname[code.co_code[at]]
+    if not is_of_users(frame) or not name.startswith((*_JUMPS, *_CALLS)):
+        return None
+    place = next(islice(code.co_positions(), at // 2, None))
+    checks = _called(code.co_filename) if name.startswith(_CALLS) else _checks(code.co_filename)
+    return None if place not in checks or any(map(_caught, _of_users(frame))) else checks[place]
+
+
+def _of_users(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the model that call this one, it among them."""
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] != "placer":
+        if is_of_users(frame):
+            yield frame
+        frame = frame.f_back
+
+
+def _caught(frame: FrameType) -> bool:
+    """Whether what is raised where the frame stands is caught there."""
+    return any(frame.f_lineno in lines for lines in _catching(frame.f_code.co_filename))
+
+
+@functools.lru_cache(maxsize=64)
+def _checks(filename: str) -> Mapping[Place, bool]:
+    """The truth that passes, for each expression of a file that a check asks, by where it stands.
+
+    Where Python says of a jump only the statement that it is of, all that the statement asks must pass alike.
+    """
+    found: dict[Place, bool] = {}
+    for one in ast.walk(_parsed(filename)):
+        asked = {_place(leaf): wanted for leaf, wanted in _asked(one)}
+        found.update(asked)
+        if isinstance(one, ast.stmt) and len(set(asked.values())) == 1:
+            found[_place(one)] = next(iter(asked.values()))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _called(filename: str) -> Mapping[Place, bool]:
+    """Of these the calls of `bool`."""
+    asked = [found for one in ast.walk(_parsed(filename)) for found in _asked(one)]
+    return {_place(leaf): wanted for leaf, wanted in asked if isinstance(leaf, ast.Call) and _is_bool(leaf)}
+
+
+@functools.lru_cache(maxsize=64)
+def _catching(filename: str) -> tuple[range, ...]:
+    """The lines of a file from which an error does not reach the caller."""
+    tries = [one for one in ast.walk(_parsed(filename)) if isinstance(one, ast.Try)]
+    kept = [one for one in tries if any(not isinstance(handler.body[-1], ast.Raise) for handler in one.handlers)]
+    return tuple(range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1) for one in kept)
+
+
+def _parsed(filename: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _asked(one: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
+    """What a statement that checks asks for its truth, and the truth with which it raises nothing."""
+    if isinstance(one, ast.Assert):
+        yield from _leaves(one.test, True)
+    elif isinstance(one, ast.If) and isinstance(one.body[-1], ast.Raise):
+        yield from _leaves(one.test, False)
+
+
+def _leaves(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
+    if isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield from _leaves(part, wanted)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _leaves(test.operand, not wanted)
+    elif not (isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn))):
+        yield test, wanted
+
+
+def _is_bool(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "bool"
+
+
+def _place(one: ast.expr | ast.stmt) -> Place:
+    return one.lineno, one.end_lineno, one.col_offset, one.end_col_offset
