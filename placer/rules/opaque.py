@@ -5,6 +5,7 @@ A cost is stated by a person, or counted by running the part once (`placer.trace
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 from placer.graph import Op
@@ -46,6 +47,11 @@ _COSTS: dict[str, Counted] = {}
 def is_part(op: Op) -> bool:
     """Whether an op is an opaque part."""
     return op.target.startswith(f"{TARGET.replace('::', '.')}.")
+
+
+def part_name(op: Op) -> str:
+    """The name of the module that an opaque part is."""
+    return str(ast.literal_eval(op.arguments.rpartition(", ")[2]))
 
 
 def state_cost(name: str, cost: Counted) -> None:

@@ -14,6 +14,7 @@ from placer.errors import Infeasible, UsageError
 from placer.plans.plan import BY_FSDP, Sharding
 from placer.plans.schedule import BRANCHED, SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
+from placer.rules.opaque import is_part, part_name
 from placer.search.asked import each_dropped, pin_texts
 from placer.search.problem import Pins, Problem
 from placer.strategies.space.axes import row_lengths
@@ -84,7 +85,9 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
     expert, sequence = problem.pins.expert or 1, problem.pins.sequence or 1
     experts, tokens = expert_counts(problem.graph), row_lengths(problem.graph)
     if expert > 1 and not experts:
-        yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts"
+        parts = (part_name(op) for _, op in problem.graph.ops if is_part(op))
+        where = next((f" outside of {part}, which is opaque and stays whole" for part in parts), "")
+        yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts{where}"
     elif expert > 1 and experts[0] < expert:
         yield f"pin expert={expert} contradicts the model: a layer has {experts[0]} experts, every device needs one"
     elif expert > 1 and problem.rows % (expert * (problem.pins.data or 1)):

@@ -209,6 +209,14 @@ def test_pins_that_leave_no_layout_say_which_of_them_may_go() -> None:
         solve_with(problems.problem(graph(), machines, pins=pins), "stages")
 
 
+def test_experts_that_may_be_within_an_opaque_part_are_refused_with_its_name() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+    found = capture(model, batch={"input": (8, 4)}, opaque=["0"])
+    machines = problems.cluster(*[problems.device(rate=1e10)] * 2)
+    with pytest.raises(UsageError, match="no experts outside of 0, which is opaque and stays whole"):
+        solve_with(problems.problem(found, machines, pins=parse_pins(("expert=2",), found)), "stages")
+
+
 def test_loads_of_other_experts_are_refused() -> None:
     with pytest.raises(UsageError, match=r"names 3 experts, .* has layers of 4 experts"):
         solved(mixture(loads=(1.0, 2.0, 3.0)))

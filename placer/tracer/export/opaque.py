@@ -10,7 +10,6 @@ nothing differs.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import itertools
 from collections import Counter
@@ -25,7 +24,7 @@ from torch.utils import _pytree
 from placer.errors import CaptureError, UncapturableError, UsageError, near_names
 from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
-from placer.rules.opaque import OpaqueCost, is_part
+from placer.rules.opaque import OpaqueCost, is_part, part_name
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, PartError, arguments_of, rows_of, try_part
 from placer.tracer.export.torchs_own.saved import without_saved_hooks
 
@@ -105,8 +104,7 @@ def part_draws(name: str) -> bool:
 
 def parts_of(graph: Graph) -> tuple[str, ...]:
     """The names of the opaque parts of a captured graph."""
-    names = (ast.literal_eval(op.arguments.rpartition(", ")[2]) for _, op in graph.ops if is_part(op))
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(part_name(op) for _, op in graph.ops if is_part(op)))
 
 
 def require_one_writer(graph: fx.Graph) -> None:
