@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx, nn
@@ -44,7 +44,7 @@ from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
 from placer.tracer.functional.dropout_apart import dropout_apart
 from placer.tracer.graph_builder import assembled
-from placer.tracer.inputs.asked_by_model import in_evaluation, passed_over
+from placer.tracer.inputs.asked_by_model import in_evaluation, of_checks, of_evaluation, passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.inputs.casting import RUN_DTYPES, batch_in, in_dtype
@@ -97,10 +97,10 @@ def capture(
     example = normalised(built, batch, devices=devices, own_loss=loss_fn is not None)
     example = example if precision is None else batch_in(example, RUN_DTYPES[precision])
     parts = dict(opaque) if isinstance(opaque, Mapping) else dict.fromkeys(opaque, OpaqueCost())
-    parted: set[str] = set()
+    parted, passed = set[str](), set[str]()
     source = Source(
         model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity, parted=parted,
-        fresh=lambda: cast(on_meta(resolved.build("meta"))),
+        passed=passed, fresh=lambda: cast(on_meta(resolved.build("meta"))),
     )  # fmt: skip
     try:
         graph = _with_opaque(source, fold)
@@ -111,16 +111,8 @@ def capture(
 
         graph = _with_opaque(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
     why = min(parted, default="")
-    return replace(graph, evaluation=why, notes=(*graph.notes, *modes, *passed_over(built), *_of_evaluation(why)))
-
-
-def _of_evaluation(why: str) -> Iterator[str]:
-    """What is said of a model whose loss in evaluation a run cannot give."""
-    if why:
-        yield (
-            f"a run trains this model and does not evaluate it (--eval-every, Executor.evaluate): {why}. Evaluate the "
-            "saved weights with the model itself"
-        )
+    said = (*modes, *passed_over(built), *of_evaluation(why), *of_checks(passed))
+    return replace(graph, evaluation=why, notes=(*graph.notes, *said))
 
 
 def _require_names(model: nn.Module) -> None:
@@ -144,8 +136,8 @@ def _require_python(model: nn.Module) -> None:
 class Source:
     """What is captured: a model that lies on `device`, an example batch, a loss, the parts that are not looked into.
 
-    parted: takes where evaluation parts from what is captured; None where nobody asks. fresh: makes the model anew, as
-    it was before any export ran it.
+    parted: takes where evaluation parts from what is captured; None where nobody asks. passed: takes the checks of
+    values that were not made. fresh: makes the model anew, as it was before any export ran it.
     """
 
     model: nn.Module
@@ -155,6 +147,7 @@ class Source:
     opaque: Mapping[str, OpaqueCost]
     granularity: Granularity = "block"
     parted: set[str] | None = None
+    passed: set[str] = field(default_factory=set)
     fresh: Callable[[], nn.Module] | None = None
 
 
@@ -358,6 +351,7 @@ def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], 
     require_even_gaps(plain, found)
     plain = functional(plain, inputs, buffers, evaluated)
     if source.parted is not None and rows == ROWS[0]:
+        source.passed.update(wrapper.passed)
         source.parted.update(_parted(wrapper, plain, lambda: functional(evaluated(), inputs, buffers, evaluated)))
     return plain
 

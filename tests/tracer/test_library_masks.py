@@ -202,6 +202,7 @@ def test_checks_that_only_raise_are_passed() -> None:
     model = Checks()
     (traced,) = trace(model, CLASSES).module(*CLASSES.values())
     assert torch.equal(traced, model(**CLASSES))
+    assert any("as the model does to raise (bad_models.py:" in note for note in capture(model, batch=CLASSES).notes)
 
 
 @pytest.mark.parametrize("how", ["branch", "caught"])

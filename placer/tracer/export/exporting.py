@@ -58,7 +58,7 @@ class Training(nn.Module):
     """What is exported: the model followed by its loss.
 
     kept, kept_in_evaluation: what runs left in the model, each found by those of its kind alone; running: the one of
-    the export at hand.
+    the export at hand. passed: where checks of values stand that were taken as passed.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction | None):
@@ -68,6 +68,7 @@ class Training(nn.Module):
         self.kept = self.running = Kept()
         self.kept_in_evaluation = Kept()
         self.literals = Literals()
+        self.passed: set[str] = set()
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
@@ -171,7 +172,7 @@ def _exported(
     with (
         untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
         literals_noted(wrapper.literals, training), values_unchecked(), library_masks_left_out(),
-        ChecksPassed(), PaddedTargets(), device or contextlib.nullcontext(),
+        ChecksPassed(wrapper.passed), PaddedTargets(), device or contextlib.nullcontext(),
         torch.set_grad_enabled(training), scripts_as_written(), as_on_one_device(), sparing(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)

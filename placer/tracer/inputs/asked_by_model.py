@@ -30,6 +30,21 @@ def passed_over(model: nn.Module) -> Iterator[str]:
         )
 
 
+def of_checks(passed: set[str]) -> Iterator[str]:
+    """What is said of a model that raises where values are wrong; `passed`: where it looks whether they are."""
+    if passed:
+        yield f"a run does not look at values, as the model does to raise ({min(passed)}): it takes them for right"
+
+
+def of_evaluation(why: str) -> Iterator[str]:
+    """What is said of a model whose loss in evaluation a run cannot give, for the reason `why`, if any."""
+    if why:
+        yield (
+            f"a run trains this model and does not evaluate it (--eval-every, Executor.evaluate): {why}. Evaluate the "
+            "saved weights with the model itself"
+        )
+
+
 def in_evaluation(model: nn.Module, *, kept: bool) -> Iterator[str]:
     """What becomes of modules that are in evaluation, `kept` so where the model is a person's own instance."""
     still = still_parts(model)

@@ -13,6 +13,7 @@ import ast
 import dis
 import functools
 import linecache
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -33,7 +34,14 @@ _CALLS = ("CALL", "PRECALL")
 
 
 class ChecksPassed(TorchFunctionMode):
-    """While it is entered, a tensor on whose truth nothing but an error depends has the truth that raises none."""
+    """While it is entered, a tensor on whose truth nothing but an error depends has the truth that raises none.
+
+    passed: takes where each of them stands.
+    """
+
+    def __init__(self, passed: set[str]) -> None:
+        super().__init__()
+        self._passed = passed
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
@@ -41,9 +49,11 @@ class ChecksPassed(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Calls it, unless the answer is known."""
         if getattr(func, "__name__", "") == "__bool__":
-            passed = _passed(_asking(sys._getframe(1)))
-            if passed is not None:
-                return passed
+            asking = _asking(sys._getframe(1))
+            truth = _passed(asking)
+            if truth is not None:
+                self._passed.add(f"{os.path.basename(asking.f_code.co_filename)}:{asking.f_lineno}")
+                return truth
         return func(*args, **(kwargs or {}))
 
 
