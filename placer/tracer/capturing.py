@@ -362,9 +362,6 @@ def _parted(wrapper: Training, plain: Plain, evaluated: Callable[[], Plain]) -> 
         why = evaluation_difference(plain, evaluated())
         if not why and wrapper.literals.training != wrapper.literals.evaluation:
             why = "the model makes tensors of other numbers in evaluation than in training"
-        left = wrapper.kept_in_evaluation.left_otherwise(wrapper.kept)
-        if not why and left:
-            why = f"an evaluation changes {left}, a plain value of the model, and training does not"
     except CaptureError as error:
         why = f"the model cannot be captured in evaluation ({error})"
     return {why} if why else set()

@@ -232,20 +232,3 @@ def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) ->
 
 def test_a_factory_that_reads_values_is_captured() -> None:
     assert tracer.capture(f"{__name__}:NeedsValues", batch=SHAPES).blocks
-
-
-class Prepares(Small):
-    """Prepared for evaluation by the first one, and for training by the next step, as RWKV's weights are rescaled."""
-
-    ready = False
-
-    def used(self, h: Tensor) -> Tensor:
-        if self.training == self.ready:
-            self.ready = not self.training
-        return h
-
-
-def test_what_an_evaluation_leaves_is_not_found_by_steps_and_no_run_evaluates() -> None:
-    graph = tracer.capture(Prepares(), batch=SHAPES)
-    assert graph.loss.reduction == "sum"
-    assert "an evaluation changes ready" in graph.evaluation

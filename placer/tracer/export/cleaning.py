@@ -211,12 +211,12 @@ class _Copier:
             raise UncapturableError(
                 f"forward {what} a {type(value).__name__} ({target}), which an export cannot hold; do without it"
             )
-        if self._raw.wrapper.running.was_moved(value):
+        if self._raw.wrapper.kept.was_moved(value):
             raise MixedDevicesError(f"forward moves {target}, which is no part of the model, to where its inputs lie")
-        self._raw.wrapper.running.require_unread(value)
+        self._raw.wrapper.kept.require_unread(value)
         held = _attribute(self._raw.wrapper, target)
         name = self._names.get(id(held)) or self._constant(value)
-        kept = isinstance(held, torch.Tensor) or self._raw.wrapper.running.holds(value)
+        kept = isinstance(held, torch.Tensor) or self._raw.wrapper.kept.holds(value)
         if kept and name not in self._names.values():
             self.attributes.add(name)
         self.state.setdefault(name, value)

@@ -55,25 +55,20 @@ _OF_THE_EXPORT = (
 
 
 class Training(nn.Module):
-    """What is exported: the model followed by its loss.
-
-    kept, kept_in_evaluation: what runs left in the model, each found by those of its kind alone; running: the one of
-    the export at hand. passed: where checks of values stand that were taken as passed.
-    """
+    """What is exported: the model followed by its loss. passed: where checks of values stand that were taken as passed."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction | None):
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn
-        self.kept = self.running = Kept()
-        self.kept_in_evaluation = Kept()
+        self.kept = Kept()
         self.literals = Literals()
         self.passed: set[str] = set()
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
-        with state_written(self.model, self.loss_fn, self.running, rows):
+        with state_written(self.model, self.loss_fn, self.kept, rows):
             return self._results(batch)
 
     def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -168,7 +163,6 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
 def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
-    wrapper.running = wrapper.kept if training else wrapper.kept_in_evaluation
     with (
         untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
         literals_noted(wrapper.literals, training), values_unchecked(), library_masks_left_out(),

@@ -60,10 +60,6 @@ class Kept:
         self.plain |= {name: now for name, (_, now) in changed.items() if name in after.plain}
         self.lists |= {name: _copied(one) for name, one in after.lists.items() if isinstance(one, list | deque | dict)}
 
-    def left_otherwise(self, other: Kept) -> str:
-        """The name of a plain value that these runs left as the other ones did not; "" where there is none."""
-        return next((name for name, value in self.plain.items() if other.plain.get(name, ...) != value), "")
-
     def carry_over(self, model: nn.Module) -> None:
         """Give attributes the plain values and lists that the last run left: each export puts back what it found."""
         modules = dict(model.named_modules())
