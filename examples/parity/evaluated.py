@@ -102,24 +102,6 @@ def rnn() -> nn.Module:
     return _recurrent(nn.RNN(4, 4, 2, dropout=0.5, batch_first=True))
 
 
-def _dropped_paths(part: nn.Module, h: Tensor) -> Tensor:
-    """As model libraries leave branches out of rows at random, with and without making up for it."""
-    if not part.training:
-        return h + h.tanh() + h.sin()
-    scaled = h.new_empty(len(h), 1).bernoulli_(0.7).div_(0.7)
-    return h + h.tanh() * scaled + torch.empty(len(h), 1, dtype=h.dtype, device=h.device).bernoulli_(0.5) * h.sin()
-
-
-def stochastic_depth() -> nn.Module:
-    """A model whose paths drop in training."""
-    return Between(Part(_dropped_paths))
-
-
-def kept_masking() -> nn.Module:
-    """A mask that is drawn in both modes."""
-    return Between(Part(lambda part, h: h * h.new_empty(len(h), 1).bernoulli_(0.5)))
-
-
 def noisy() -> nn.Module:
     """More in training than in evaluation, by the model's own code."""
     return Between(Part(lambda part, h: h * 1.1 if part.training else h))

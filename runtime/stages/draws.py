@@ -36,15 +36,6 @@ def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, 
     return _reached(made, *(one for one in reached if isinstance(one, torch.Tensor) and one.requires_grad))
 
 
-def draw_mask(
-    op: torch._ops.OpOverload, number: int, batched: bool, ones: float, *given: object, mode: PassContext
-) -> torch.Tensor:
-    """What `draw` draws for a mask, in training; in evaluation what makes it a mask of `ones`."""
-    if mode.training:
-        return draw(op, number, batched, *given, mode=mode)
-    return torch.full_like(cast(torch.Tensor, given[0]), ones)
-
-
 def seeded(op: torch._ops.OpOverload, number: int, flag: int | None, *given: object, mode: PassContext) -> object:
     """The same by torch's own generator, seeded for this draw of this step; as it is where nothing keys draws.
 

@@ -1,8 +1,7 @@
 """What is changed in the captured graph before it runs: ops whose result depends on how the batch is divided.
 
     dropout, attention with dropout   -> masks keyed by seed, step, op and row (`dropout`)
-    other random numbers              -> keyed likewise, or of a generator seeded likewise (`draws`); where they are
-                                         masks alone, ones in evaluation
+    other random numbers              -> keyed likewise, or of a generator seeded likewise (`draws`)
     means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
     other ops told whether they train -> told by the PassContext (`trained_ops`)
@@ -27,13 +26,12 @@ from placer.errors import UsageError
 from placer.rules.calls import MARKED_ROWS
 from placer.rules.rows.piece_values import row_dims
 from placer.runtime.stages import losses
-from placer.runtime.stages.draws import draw, draw_mask, plainly, seeded
+from placer.runtime.stages.draws import draw, plainly, seeded
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.trained_ops import instance_norm, opaque_part, training_flag
 from placer.tracer.export.cleaning import arguments, is_keyed
-from placer.tracer.export.evaluation import mask_of_ones
 from placer.tracer.export.opaque import part_draws
 from placer.tracer.functional.out_of_place import out_of_place, short
 
@@ -215,10 +213,8 @@ def _keyed(node: fx.Node, op: int, rows: int | None) -> Rewrite:
 
 
 def _drawn(node: fx.Node, number: int, batched: bool) -> Rewrite:
-    told, ones = (cast("Argument", node.target), FIRST_DRAW + number, batched), mask_of_ones(node)
-    if ones is not None:
-        return Rewrite(function=draw_mask, arguments=(*told, ones, *arguments(node).values()))
-    return Rewrite(function=draw, arguments=(*told, *arguments(node).values()))
+    op = cast("Argument", node.target)
+    return Rewrite(function=draw, arguments=(op, FIRST_DRAW + number, batched, *arguments(node).values()))
 
 
 def _seeded(node: fx.Node, number: int) -> Rewrite:

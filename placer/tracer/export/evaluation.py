@@ -1,15 +1,14 @@
 """Whether a graph that was captured in training gives in evaluation what the model does there.
 
 A run evaluates the graph of training: dropout passes its values on, norms take running statistics, ops that are told
-whether they train are told that they do not, masks that are drawn for rows or paths are ones, buffers are read as they
-were found. Under that reading the graph is compared, from its results down, with one of the same model in evaluation.
+whether they train are told that they do not, buffers are read as they were found. Under that reading the graph is
+compared, from its results down, with one of the same model in evaluation.
 
     h * 2 if self.training else h   ->   "in training aten::mul at model.py:7, in evaluation aten::linear at model.py:6"
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable
 
 import torch
@@ -70,8 +69,6 @@ class _Read:
     def _passed_on(self, node: fx.Node) -> fx.Node | None:
         if node in self._found:
             return self._found[node]
-        if not self._as_written and (values := _masked(node)) is not None:
-            return values
         passes = short_name(node) in _PASSED_ON and not self._kept_on(node)
         first = node.args[0] if passes else None
         return first if isinstance(first, fx.Node) else None
@@ -99,43 +96,6 @@ class _Read:
         if isinstance(value, list | tuple):
             return tuple(self._argument(one) for one in value)
         return repr(value)
-
-
-def mask_of_ones(draw: fx.Node) -> float | None:
-    """What a call that draws zeros and ones for masks alone draws in evaluation, so that each mask is one of ones; None
-    for other calls.
-
-        x * x.new_empty(rows, 1).bernoulli_(0.9).div_(0.9)   ->   0.9, since 0.9 / 0.9 = 1
-    """
-    if short_name(draw) != "bernoulli":
-        return None
-    scales = {_scale(user) for user in draw.users}
-    if scales == {None}:
-        return 1.0 if all(_masks(user, draw) for user in draw.users) else None
-    scale = scales.pop()
-    scaled = not scales and all(_masks(user, one) for one in draw.users for user in one.users)
-    return scale if scaled else None
-
-
-def _scale(node: fx.Node) -> float | None:
-    """The number that a call divides by."""
-    by = node.args[1] if short_name(node) == "div" and len(node.args) == 2 and not node.kwargs else None
-    return float(by) if isinstance(by, int | float) and by else None
-
-
-def _masks(node: fx.Node, mask: fx.Node) -> bool:
-    """Whether a call multiplies something else by `mask`."""
-    return short_name(node) == "mul" and node.args.count(mask) == 1
-
-
-def _masked(node: fx.Node) -> fx.Node | None:
-    """What a call multiplies by a mask that was drawn for that; None for other calls."""
-    values = [one for one in node.args if isinstance(one, fx.Node)] if short_name(node) == "mul" else []
-    for mask, value in itertools.permutations(values, 2):
-        drawn = mask if _scale(mask) is None else mask.args[0]
-        if isinstance(drawn, fx.Node) and mask_of_ones(drawn) is not None:
-            return value
-    return None
 
 
 def _found_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
