@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -40,7 +42,30 @@ class Checks(nn.Module):
             x = x * 2
         if self.how == "caught":
             x = x * self._scale(x)
+        if self.how == "ends":
+            x = x * len(list(self._numbers(x)))
+        if self.how == "computes" and x.max() > 100:
+            x = x * 2
+            raise ValueError(x)
+        if self.how == "returns" and self._early(x):
+            return x.sum() * self.own.weight.sum()
+        if self.how == "other":
+            if x.max() > 100:
+                raise ValueError("large")
+            else:
+                x = x * 2
         return nn.functional.cross_entropy(self.own(x), labels)
+
+    def _numbers(self, x: torch.Tensor) -> Iterator[int]:
+        for number in range(5):
+            if x.sum() > 1e6:
+                raise IndexError
+            yield number
+
+    def _early(self, x: torch.Tensor) -> bool:
+        if x.max() > 0:
+            return True
+        raise ValueError
 
     def _scale(self, x: torch.Tensor) -> float:
         try:

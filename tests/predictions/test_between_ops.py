@@ -16,7 +16,8 @@ from placer import plan
 from placer.cluster.catalogue import load_cluster
 from placer.costs.compute.gradient_kernels import additions, column_seconds, gradient_seconds, later_reads, undone
 from placer.costs.compute.host_issue import HostSeconds
-from placer.costs.compute.roofline import BlockPasses, BlockSeconds, op_seconds
+from placer.costs.compute.roofline import BlockPasses, BlockSeconds, host_seconds, op_seconds
+from placer.costs.costs import Costs
 from placer.costs.precision import Numerics
 from placer.costs.timing.host_lead import idle_seconds
 from placer.graph import Graph
@@ -144,6 +145,36 @@ def test_a_host_that_runs_ahead_is_waited_for_as_kernel_by_kernel(seed: int) -> 
     assert told <= sum(block.forward + block.backward for block in alone) + 1e-9
 
 
+class Uneven(nn.Module):
+    """Layers that keep a device busy, and as many that its host issues for longer than they take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        wide = [nn.Sequential(nn.Linear(512, 8192), nn.Linear(8192, 512)) for _ in range(3)]
+        small = [nn.Sequential(*(nn.Linear(512, 512) for _ in range(12))) for _ in range(3)]
+        self.layers = nn.ModuleList([*wide, *small])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of the last layer's results."""
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+
+def test_a_stage_among_others_is_never_faster_than_its_host_and_the_whole_model_is_where_it_runs_ahead() -> None:
+    made = plan(Uneven(), load_cluster("h200x2"), batch=(torch.randn(4096, 512),))
+    assert made.graph is not None
+    costs = Costs(made.graph, load_cluster("h200x2"), RunSettings(precision="bfloat16"))
+    blocks, host = len(made.graph.blocks), load_cluster("h200x2").devices[0]
+    seconds = [costs.stage_times.stage(at, at + 1, device=0, rows=4096) for at in range(blocks)]
+    whole = costs.stage_times.stage(0, blocks, device=0, rows=4096)
+    for number, own in enumerate(seconds):
+        kind = made.graph.block_class(number)
+        issued = host_seconds(kind, host, RunSettings(precision="bfloat16"))
+        assert own.forward >= issued.forward * (1 - 1e-9)
+    assert whole.forward + whole.backward < 0.98 * sum(own.forward + own.backward for own in seconds)
+
+
 class Images(nn.Module):
     """Convolutions: of pictures, of a channel each behind a norm over channels that are last, and of one pixel."""
 
@@ -179,6 +210,30 @@ def test_a_convolution_is_known_to_have_its_channels_last_where_torch_lays_them_
     graph = graph_of(channels_last(Images()) if last else Images(), 2, 3, 8, 8)
     convolutions = [op for _, op in graph.ops if op.kind == "convolution"]
     assert [op.channels_last for op in convolutions] == met == [last, True, True]
+
+
+class Volumes(nn.Module):
+    """Volumes of which torch's kernels for a CPU make contiguous ones, and a picture without rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.volume = nn.Conv3d(2, 2, 3, padding=1)
+        self.picture, self.over = nn.Parameter(torch.randn(2, 4, 4)), channels_last(nn.Conv2d(2, 2, 3, padding=1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of both."""
+        flat = self.volume(x.permute(0, 4, 1, 2, 3)).view(len(x), -1)
+        over: torch.Tensor = self.over(self.picture)
+        out: torch.Tensor = flat.square().mean() + over.square().mean()
+        return out
+
+
+def test_volumes_and_pictures_without_rows_are_captured_as_they_run() -> None:
+    model, x = Volumes().double(), torch.randn(2, 4, 4, 4, 2, dtype=torch.float64)
+    model(x).backward()
+    graph = plan(model, H200, batch=(x,)).graph
+    assert graph is not None
+    assert [op.kind for _, op in graph.ops].count("convolution") == 2
 
 
 class Two(nn.Module):

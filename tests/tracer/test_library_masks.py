@@ -3,6 +3,8 @@ others; checks that only raise are passed; targets of CTC losses stay rows."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bad_models import Checks
+import bad_models
 from placer.errors import CaptureError
 from placer.graph import Graph, Op
 from placer.tracer import capture, trace
@@ -198,17 +200,45 @@ def test_knowing_values_draws_no_numbers() -> None:
 CLASSES = {"x": torch.randn(6, 4), "labels": torch.tensor([0, 1, 2, 3, 1, 0])}
 
 
-def test_checks_that_only_raise_are_passed() -> None:
-    model = Checks()
+def of_a_library(how: str = "") -> nn.Module:
+    """`Checks` as a module of a model library."""
+    spec = importlib.util.spec_from_file_location("torchvision.checks", bad_models.__file__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: nn.Module = module.Checks(how)
+    return made
+
+
+def test_checks_of_a_library_that_only_raise_are_passed() -> None:
+    model = of_a_library()
     (traced,) = trace(model, CLASSES).module(*CLASSES.values())
     assert torch.equal(traced, model(**CLASSES))
     assert any("as the model does to raise (bad_models.py:" in note for note in capture(model, batch=CLASSES).notes)
 
 
-@pytest.mark.parametrize("how", ["branch", "caught"])
+@pytest.mark.parametrize("how", ["branch", "caught", "ends", "computes", "returns", "other"])
 def test_checks_on_which_more_depends_than_an_error_are_refused(how: str) -> None:
+    of_a_library(how)(**CLASSES)
     with pytest.raises(CaptureError, match="Could not guard on data-dependent"):
-        capture(Checks(how), batch=CLASSES)
+        capture(of_a_library(how), batch=CLASSES)
+
+
+def test_checks_of_other_code_and_such_as_other_code_may_catch_are_not_passed() -> None:
+    class Suppressing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part, self.own = of_a_library(), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            loss: Tensor = self.own(x).mean()
+            with contextlib.suppress(ValueError):
+                loss = loss + self.part(x, labels)
+            return loss
+
+    with pytest.raises(CaptureError, match="Could not guard on data-dependent"):
+        capture(bad_models.Checks(), batch=CLASSES)
+    assert [op.kind for _, op in capture(Suppressing(), batch=CLASSES).ops].count("opaque") == 1
 
 
 class _Transcribed(nn.Module):
@@ -240,3 +270,25 @@ def test_joined_targets_of_a_ctc_loss_stay_rows() -> None:
 def test_joined_targets_with_lengths_of_their_own_are_refused() -> None:
     with pytest.raises(CaptureError, match="masked_select"):
         capture(_Transcribed("own"), batch=SPOKEN)
+
+
+@pytest.mark.parametrize("what", ["lengths", "numbers", "mask"])
+def test_joined_targets_of_which_something_was_written_since_are_refused(what: str) -> None:
+    class Written(_Transcribed):
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            mask = labels > 0
+            numbers = mask.long()
+            if what == "numbers":
+                numbers.copy_(numbers.roll(1, 0).clone())
+            lengths = numbers.sum(-1)
+            if what == "lengths":
+                lengths.view(-1)[:2] = lengths[:2].flip(0).clone()
+            if what == "mask":
+                mask.copy_(mask.roll(1, 0).clone())
+            scores = functional.log_softmax(self.own(x), -1).transpose(0, 1)
+            sizes = torch.full((x.shape[0],), x.shape[1])
+            return functional.ctc_loss(scores, labels[mask], sizes, lengths, zero_infinity=True)
+
+    Written()(**SPOKEN)
+    with pytest.raises(CaptureError):
+        capture(Written(), batch=SPOKEN)

@@ -1,4 +1,4 @@
-"""Seconds that the host of a GPU takes to issue ops: a pass is never faster than that. On a CPU nobody issues them."""
+"""Seconds that the host of a GPU takes to issue ops, for which passes wait. On a CPU nobody issues them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECKPOINT_OPS = 31
 # has no backward) and backward, and for a weight that is handed to the optimizer, cast to 32 bits or as it is. Steps
 # that waited for the host, on one H200 whose host takes 8.9 us for an op of inference: ViT base in bfloat16 (187 ops
 # that launch, 200 weights) 27.3 ms, under autocast (199 copies more) 34.6, ResNet-50 (228 ops, 161 weights) 33.5 and
-# 31.8; these give 27.1, 28.9, 30.1 and 27.8, some more where blocks wait by turns for the host and for the device
+# 31.8; these give 27.1, 28.9, 30.1 and 27.8
 # (torch 2.11, 28 November 2026; `examples.measured.calibrated.one_gpu`).
 LAUNCHED, LAUNCHED_BACK, CAST, HANDED = 4.0, 8.0, 4.0, 1.0
 

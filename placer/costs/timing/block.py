@@ -58,9 +58,9 @@ class BlockTimes:
     work: Workload
     network: Network
 
-    def of(self, device: int, rows: int) -> PrefixSeconds:
-        """Prefix sums for `rows` rows on a device."""
-        return self._sums(self.device_class[device], rows)
+    def of(self, device: int, rows: int, *, whole: bool = False) -> PrefixSeconds:
+        """Prefix sums for `rows` rows on a device; whole: where it holds all blocks."""
+        return self._sums(self.device_class[device], rows, whole)
 
     @cached_property
     def device_class(self) -> tuple[int, ...]:
@@ -115,10 +115,11 @@ class BlockTimes:
         return self._group_of[device]
 
     @remembered
-    def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
-        """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included."""
+    def block(self, kind: int, device: int, rows: int, whole: bool = True) -> BlockSeconds:
+        """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included: as
+        one of the `whole` model's, or of others, where it takes no less."""
         passes, between = self._passes(kind, device, rows), self._between(kind, device, rows)
-        alone = passes.waiting(self._idle(device, rows).get(kind, passes.idle))
+        alone = passes.waiting(self._idle(device, rows).get(kind, passes.idle) if whole else passes.idle)
         if self.work.degree == 1:
             return alone
         return alone + (hidden_behind(alone, between) if self.work.settings.tensor_overlap else between)
@@ -177,10 +178,10 @@ class BlockTimes:
         return unused | {device: own for own in self.groups for device in own}
 
     @remembered
-    def _sums(self, device: int, rows: int) -> PrefixSeconds:
+    def _sums(self, device: int, rows: int, whole: bool) -> PrefixSeconds:
         graph = self.work.graph
         kinds = {block.kind for block in (*graph.blocks, graph.prologue)}
-        each = {kind: self.block(kind, device, rows) for kind in kinds}
+        each = {kind: self.block(kind, device, rows, whole) for kind in kinds}
         blocks = [each[block.kind] for block in graph.blocks]
         return PrefixSeconds(
             forward=exact_sums(block.forward for block in blocks),

@@ -8,9 +8,10 @@ keeps the device busy for d seconds and takes the host h to issue ends
 Only the end of a step, where the loss is read, brings both together. Blocks of a class are priced alike: each waits as
 long as they do in the mean, so that all passes of a model together take what this gives.
 
-That is of runs of ours. Others wait for the device on the way (Megatron-LM calls torch.cuda.synchronize after what
-stages send each other, megatron/core/pipeline_parallel/p2p_communication.py): of them each pass of a block waits by
-itself (`BlockPasses.idle`).
+That is of runs of ours, of devices that hold the whole model. Of the blocks of a stage among others each pass waits by
+itself (`BlockPasses.idle`), never less: what a host gains over them is left out. So it is where others run the model,
+who wait for the device on the way (Megatron-LM calls torch.cuda.synchronize after what stages send each other,
+megatron/core/pipeline_parallel/p2p_communication.py).
 """
 
 from __future__ import annotations

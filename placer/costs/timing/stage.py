@@ -71,7 +71,7 @@ class StageTimes:
         """Seconds of blocks first..last-1 for a microbatch of `rows` rows on `device`, which is one of `devices`."""
         if rows == 0:
             return StageSeconds()
-        profile = self.block_times.of(device, rows)
+        profile = self.block_times.of(device, rows, whole=last - first == len(self.work.graph.blocks))
         forward = profile.forward[last] - profile.forward[first]
         forward += profile.prologue if self.ranges.of(first, last).prologue else 0.0
         seconds = StageSeconds(
@@ -135,7 +135,8 @@ class StageTimes:
         return times.device_classes(devices), cluster.on_cpus(devices), levels
 
     def _gathered(self, devices: tuple[int, ...], rows: int, sharding: Sharding, rooted: Rooted) -> Gathers:
-        sums = [self.block_times.of(device, rows) for device in self.block_times.device_classes(devices)]
+        classes = self.block_times.device_classes(devices)
+        sums = [self.block_times.of(device, rows, whole=True) for device in classes]
         (*gather, first), (*scatter, last) = self._unit_moves(devices, rooted)
         (*copied, copied_first), (*added, added_last) = self._unit_copies(devices, rooted)
         return gathers(

@@ -54,26 +54,44 @@ class PaddedTargets(TorchFunctionMode):
         return ((args[0], rows, *args[2:]), named) if len(args) > 1 else (args, {**named, "targets": rows})
 
     def _note(self, name: str, result: Tensor, first: Tensor, second: Any) -> None:
+        known = self._mask(first)
         if name in SELECTED and _chooses(second, first):
-            self._joined[result] = first, second, first._version, second._version
-        elif name in CASTS and (first.dtype == torch.bool or first in self._masks) and not result.is_floating_point():
-            self._masks[result] = self._mask(first)
+            self._joined[result] = _Kept(result, first, second)
+        elif result.is_floating_point() or not known.unwritten:
+            return
+        elif name in CASTS and (first.dtype == torch.bool or first in self._masks):
+            self._masks[result] = _Kept(result, *known.tensors)
         elif name == "sum" and first.ndim == 2 and result.ndim == 1 and second in (1, -1, (1,), (-1,), [1], [-1]):
-            self._counted[result] = self._mask(first)
+            self._counted[result] = _Kept(result, *known.tensors)
 
-    def _mask(self, numbers: Tensor) -> Any:
-        """The mask that numbers were cast from, where they were."""
-        return self._masks.get(numbers, numbers)  # type: ignore[no-untyped-call]  # torch does not type it
+    def _mask(self, numbers: Tensor) -> _Kept:
+        """The mask that numbers were cast from, where they were, behind what it was cast to on the way."""
+        known: _Kept = self._masks.get(numbers, _Kept(numbers))  # type: ignore[no-untyped-call]  # torch does not type it
+        return known
 
     def _rows(self, targets: object, lengths: object) -> Tensor | None:
         """The targets as padded rows; None where they are not known to be joined from such."""
         if targets not in self._joined or lengths not in self._counted:
             return None
-        whole, mask, *versions = self._joined[targets]
-        if self._counted[lengths] is not mask or versions != [whole._version, mask._version]:
+        joined, counted = self._joined[targets], self._counted[lengths]
+        whole, mask = joined.tensors[1:]
+        if counted.tensors[-1] is not mask or not (joined.unwritten and counted.unwritten):
             return None
         rows: Tensor = whole.gather(-1, torch.argsort((~mask).long(), dim=-1, stable=True))
         return rows
+
+
+class _Kept:
+    """Tensors, each made of the next ones, and whether none was written to since."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self.tensors = tensors
+        self._versions = [tensor._version for tensor in tensors]
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether all hold what they held."""
+        return self._versions == [tensor._version for tensor in self.tensors]
 
 
 def _chooses(mask: object, of: Tensor) -> bool:

@@ -1,10 +1,12 @@
-"""Checks of a model on the values of tensors that do nothing but raise: while it is exported they are passed.
+"""Checks of model libraries on the values of tensors that do nothing but raise: while exported they are passed.
 
     if labels is not None and labels.max() >= classes:      the condition is false
         raise ValueError(...)
     assert not torch.isnan(x).any()                         what is asserted is true
 
-An export has no values. What is traced is what training does with values that are right, and with others it raises.
+An export has no values. What is traced is what training does with values that are right, and with others it raises. Of
+other code it cannot be told that nothing hangs on a check: that a condition changes nothing, that nobody catches what
+it raises, that the file is still what runs.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ Place: TypeAlias = tuple[int | None, int | None, int | None, int | None]
 
 # What asks for the truth of what stands at its place.
 _JUMPS = ("POP_JUMP", "JUMP_IF", "UNARY_NOT", "TO_BOOL")
+# Packages of models whose checks are known to be no more than that.
+LIBRARIES = frozenset({"transformers", "torchaudio", "torchvision", "diffusers", "timm"})
+# What they raise of values. (Others mean something to Python: StopIteration ends a loop.)
+ERRORS = frozenset({"ValueError", "RuntimeError", "AssertionError", "TypeError"})
 # What may ask for it while it runs, as `bool(...)` does.
 _CALLS = ("CALL", "PRECALL")
 
@@ -68,24 +74,29 @@ def _passed(frame: FrameType) -> bool | None:
     """The truth of what the frame's instruction asks that raises nothing; None where more than an error hangs on it."""
     code, at = frame.f_code, frame.f_lasti
     name = dis.opname[code.co_code[at]]
-    if not is_of_users(frame) or not name.startswith((*_JUMPS, *_CALLS)):
+    if not _of_a_library(frame) or not name.startswith((*_JUMPS, *_CALLS)):
         return None
     place = next(islice(code.co_positions(), at // 2, None))
     checks = _called(code.co_filename) if name.startswith(_CALLS) else _checks(code.co_filename)
     return None if place not in checks or any(map(_caught, _of_users(frame))) else checks[place]
 
 
+def _of_a_library(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in LIBRARIES
+
+
 def _of_users(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the model that call this one, it among them."""
+    """The frames of the model that call this one, it among them, and those of whom nothing is known."""
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] != "placer":
-        if is_of_users(frame):
+        if is_of_users(frame) or frame.f_code.co_filename.startswith("<"):
             yield frame
         frame = frame.f_back
 
 
 def _caught(frame: FrameType) -> bool:
-    """Whether what is raised where the frame stands is caught there."""
-    return any(frame.f_lineno in lines for lines in _catching(frame.f_code.co_filename))
+    """Whether what is raised where the frame stands may be caught there."""
+    lines = _catching(frame.f_code.co_filename, _of_a_library(frame))
+    return lines is None or any(frame.f_lineno in own for own in lines)
 
 
 @functools.lru_cache(maxsize=64)
@@ -111,11 +122,22 @@ def _called(filename: str) -> Mapping[Place, bool]:
 
 
 @functools.lru_cache(maxsize=64)
-def _catching(filename: str) -> tuple[range, ...]:
-    """The lines of a file from which an error does not reach the caller."""
-    tries = [one for one in ast.walk(_parsed(filename)) if isinstance(one, ast.Try)]
-    kept = [one for one in tries if any(not isinstance(handler.body[-1], ast.Raise) for handler in one.handlers)]
+def _catching(filename: str, of_a_library: bool) -> tuple[range, ...] | None:
+    """The lines of a file from which an error may not reach the caller; None where its lines are not known.
+
+    A library's handlers that end by raising only say more of it, and its contexts let errors pass.
+    """
+    if not linecache.getlines(filename):
+        return None
+    catching = (ast.Try, ast.TryStar) if of_a_library else (ast.Try, ast.TryStar, ast.With)
+    found = [one for one in ast.walk(_parsed(filename)) if isinstance(one, catching)]
+    kept = [one for one in found if not (of_a_library and _raises_again(one))]
     return tuple(range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1) for one in kept)
+
+
+def _raises_again(one: ast.stmt) -> bool:
+    handlers = one.handlers if isinstance(one, ast.Try | ast.TryStar) else []
+    return all(isinstance(handler.body[-1], ast.Raise) for handler in handlers)
 
 
 def _parsed(filename: str) -> ast.Module:
@@ -129,8 +151,15 @@ def _asked(one: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
     """What a statement that checks asks for its truth, and the truth with which it raises nothing."""
     if isinstance(one, ast.Assert):
         yield from _leaves(one.test, True)
-    elif isinstance(one, ast.If) and isinstance(one.body[-1], ast.Raise):
+    elif isinstance(one, ast.If) and not one.orelse and len(one.body) == 1 and _names_error(one.body[0]):
         yield from _leaves(one.test, False)
+
+
+def _names_error(one: ast.stmt) -> bool:
+    """Whether a statement raises one of ERRORS."""
+    raised = one.exc if isinstance(one, ast.Raise) else None
+    named = raised.func if isinstance(raised, ast.Call) else raised
+    return isinstance(named, ast.Name) and named.id in ERRORS
 
 
 def _leaves(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:

@@ -19,7 +19,7 @@ from placer.tracer.measure.call_cache import Keeping, Replays, storage_of
 
 aten = torch.ops.aten
 DROPS = 4  # the place of `dropout_p` among the arguments of attention
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+IMAGES = 4  # dims: rows, channels, height, width
 # Bytes of a floating number where it is not to matter how many it has.
 _FLOAT = 4
 
@@ -98,18 +98,18 @@ class _MetaRun:
 
 
 def _as_laid_out(node: fx.Node, arguments: tuple[object, ...], made: object) -> object:
-    """The result of a convolution as devices lay it out: channels last where its input or its weight is (ATen,
-    `cudnn_conv_suggest_memory_format`, `mkldnn_conv_use_channels_last`)."""
-    if not isinstance(made, torch.Tensor) or kind_of(target_name(node)) != "convolution":
+    """The result of a convolution of images as devices lay it out: channels last where its input or its weight is
+    (ATen, `cudnn_conv_suggest_memory_format`, `mkldnn_conv_use_channels_last`)."""
+    if not isinstance(made, torch.Tensor) or made.dim() != IMAGES or kind_of(target_name(node)) != "convolution":
         return made
-    return made.contiguous(memory_format=_LAST[made.dim()]) if any(map(lies_last, arguments[:2])) else made
+    return made.contiguous(memory_format=torch.channels_last) if any(map(lies_last, arguments[:2])) else made
 
 
 def lies_last(value: object) -> bool:
-    """Whether a tensor of images or volumes has its channels last."""
-    if not isinstance(value, torch.Tensor) or value.dim() not in _LAST:
+    """Whether a tensor of images has its channels last."""
+    if not isinstance(value, torch.Tensor) or value.dim() != IMAGES:
         return False
-    return suggest_memory_format(value) is not torch.contiguous_format
+    return suggest_memory_format(value) is torch.channels_last
 
 
 def _as_run(target: Callable[..., object], arguments: tuple[object, ...]) -> Callable[..., object]:
