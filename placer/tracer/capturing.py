@@ -351,8 +351,8 @@ def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], 
     require_even_gaps(plain, found)
     plain = functional(plain, inputs, buffers, evaluated)
     if source.parted is not None and rows == ROWS[0]:
-        source.passed.update(wrapper.passed)
         source.parted.update(_parted(wrapper, plain, lambda: functional(evaluated(), inputs, buffers, evaluated)))
+        source.passed.update(wrapper.passed)
     return plain
 
 
