@@ -261,3 +261,13 @@ def test_convolutions_with_channels_last_are_not_laid_out_anew() -> None:
         took.append(op_seconds(kind.ops[at], numerics.ops(kind)[at], device, settings, 256))
     assert took[1].forward < took[0].forward
     assert took[1].backward < took[0].backward
+
+
+def test_the_search_of_a_gpu_that_waits_for_its_host_finds_what_all_plans_have() -> None:
+    """A whole model is priced with a host that runs ahead, a stage without: no bound may take the one for the other."""
+    batch = (torch.randn(8, 512),)
+    best = plan(Uneven(), load_cluster("h200x2"), batch=batch, strategy="exhaustive")
+    found = plan(Uneven(), load_cluster("h200x2"), batch=batch)
+    assert found.ledger is not None and best.ledger is not None and found.bound is not None
+    assert found.ledger.step_seconds == pytest.approx(best.ledger.step_seconds, rel=1e-9)
+    assert found.bound <= best.ledger.step_seconds * (1 + 1e-9)
