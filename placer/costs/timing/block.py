@@ -60,7 +60,8 @@ class BlockTimes:
 
     def of(self, device: int, rows: int, *, whole: bool = False) -> PrefixSeconds:
         """Prefix sums for `rows` rows on a device; whole: where it holds all blocks."""
-        return self._sums(self.device_class[device], rows, whole)
+        kind = self.device_class[device]
+        return self._sums(kind, rows, whole or not self._runs_ahead(kind))
 
     @cached_property
     def device_class(self) -> tuple[int, ...]:
@@ -114,10 +115,13 @@ class BlockTimes:
         """The devices of the replica that `device` belongs to."""
         return self._group_of[device]
 
-    @remembered
-    def block(self, kind: int, device: int, rows: int, whole: bool = True) -> BlockSeconds:
+    def block(self, kind: int, device: int, rows: int) -> BlockSeconds:
         """Seconds of one block of a class on a device for `rows` rows of its replica, collectives in this included: as
-        one of the `whole` model's, or of others, where it takes no less."""
+        one of the whole model's; in a stage among others it takes no less."""
+        return self._block(kind, device, rows, True)
+
+    @remembered
+    def _block(self, kind: int, device: int, rows: int, whole: bool) -> BlockSeconds:
         passes, between = self._passes(kind, device, rows), self._between(kind, device, rows)
         alone = passes.waiting(self._idle(device, rows).get(kind, passes.idle) if whole else passes.idle)
         if self.work.degree == 1:
@@ -127,13 +131,18 @@ class BlockTimes:
     @remembered
     def _idle(self, device: int, rows: int) -> dict[int, Idle]:
         """What blocks of each class wait for a host that runs ahead; nothing where none does."""
-        graph, settings = self.work.graph, self.work.settings
-        if settings.fusion or torch_kernels(self.network.cluster.devices[device], settings) is None:
+        graph = self.work.graph
+        if not self._runs_ahead(device):
             return {}
         kinds = [graph.prologue.kind, *(block.kind for block in graph.blocks)]
         passes = {kind: self._passes(kind, device, rows) for kind in dict.fromkeys(kinds)}
         busy = {kind: own.busy + self._between(kind, device, rows) for kind, own in passes.items()}
         return idle_seconds(kinds, {kind: replace(own, busy=busy[kind]) for kind, own in passes.items()})
+
+    def _runs_ahead(self, device: int) -> bool:
+        """Whether the host of a device is known to run ahead of it."""
+        settings = self.work.settings
+        return not settings.fusion and torch_kernels(self.network.cluster.devices[device], settings) is not None
 
     @remembered
     def _passes(self, kind: int, device: int, rows: int) -> BlockPasses:
@@ -181,7 +190,7 @@ class BlockTimes:
     def _sums(self, device: int, rows: int, whole: bool) -> PrefixSeconds:
         graph = self.work.graph
         kinds = {block.kind for block in (*graph.blocks, graph.prologue)}
-        each = {kind: self.block(kind, device, rows, whole) for kind in kinds}
+        each = {kind: self._block(kind, device, rows, whole) for kind in kinds}
         blocks = [each[block.kind] for block in graph.blocks]
         return PrefixSeconds(
             forward=exact_sums(block.forward for block in blocks),
