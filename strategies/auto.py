@@ -76,7 +76,7 @@ class _Result:
         return self.verdict.seconds if self.played is None else self.played
 
     @property
-    def order(self) -> tuple[float, int, int, int, str]:
+    def order(self) -> tuple[float, int, int, int, int, str]:
         """What results are compared by."""
         assert self.verdict is not None
         return (self.seconds, *self.verdict.order[1:])

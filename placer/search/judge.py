@@ -43,10 +43,10 @@ class Verdict:
         return self.ledger.step_seconds
 
     @property
-    def order(self) -> tuple[float, int, int, int, str]:
-        """What plans are compared by: seconds first, then the simpler one, then its own text."""
-        plan = self.plan
-        return self.seconds, plan.world_size, len(plan.stages), len(plan.microbatches), repr(plan.stages)
+    def order(self) -> tuple[float, int, int, int, int, str]:
+        """What plans are compared by: seconds first, then the simpler one, the more even one, then its own text."""
+        plan, rows = self.plan, self.plan.microbatches
+        return self.seconds, plan.world_size, len(plan.stages), len(rows), max(rows) - min(rows), repr(plan.stages)
 
     @property
     def complaint(self) -> str:

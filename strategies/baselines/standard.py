@@ -136,7 +136,7 @@ class EvenPipeline(Baseline):
                             yield tuple(_even_plans(problem, outline, recompute))
 
 
-def _order(costs: Costs, plan: Plan) -> tuple[float, int, int, int, str]:
+def _order(costs: Costs, plan: Plan) -> tuple[float, int, int, int, int, str]:
     """What plans are compared by: the fastest is judged first."""
     ledger = estimate_with(costs, plan)
     return Verdict(plan=plan, ledger=ledger, violations=()).order

@@ -36,6 +36,7 @@ from placer.strategies.inter_op.bounds.by_bound import by_bound
 from placer.strategies.inter_op.bounds.outline import OutlineBounds
 from placer.strategies.inter_op.bounds.refined import RefinedBounds
 from placer.strategies.inter_op.equivalence import PositionClasses, RangeClasses
+from placer.strategies.inter_op.evened import evened
 from placer.strategies.inter_op.infeasible import block_binds, uncut, what_binds
 from placer.strategies.inter_op.partition.chain_dp import StageCuts, best_cuts
 from placer.strategies.inter_op.partition.even import evenly_cut
@@ -379,9 +380,8 @@ def _solution(search: _OutlineSearch) -> Solution:
     """The best plan, judged, with the smallest bound of all that was not looked at to the end."""
     best, verdict = search.best, search.given
     if best is not None and best.value <= search.ceiling:
-        cuts, again = best.cuts.cuts, best.cuts.recompute
-        plan = plan_of(search.problem, best.outline, cuts, again, search.layout(best.outline.layout))
-        verdict = judge(search.problem.costs, plan)
+        costs, layout = search.bounds[best.outline.layout].ranges.costs, search.layout(best.outline.layout)
+        verdict = evened(search.problem, best.outline, costs, best.cuts, layout)
     assert verdict is not None
     left = [*search.open, *(each for each in (search.least, search.unlike.least) if each is not None)]
     # Cuts are found as if each stage waited for the one before it: of a plan that is faster nothing is proven.
