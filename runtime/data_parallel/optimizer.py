@@ -9,7 +9,7 @@ Clipping scales all gradients by min(1, limit / (norm + 1e-6)), norm over the wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Real
 from typing import overload
 
@@ -142,6 +142,14 @@ class Updater:
         for name, kept in self._kept.items():
             if name not in self.masters:
                 kept.copy_(local_part(self.own[name].detach()))
+
+    @torch.no_grad()
+    def overruled(self) -> Iterator[str]:
+        """The parameters that were written without what is updated in their place: the next step overwrites them."""
+        for name, kept in self._kept.items():
+            own = local_part(self.own[name].detach())
+            if not torch.equal(kept.to(own), own):
+                yield self.copies.get(name, name)
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, for what is no rate

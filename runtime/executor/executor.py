@@ -25,6 +25,7 @@ from placer.runtime.observer import Relay
 from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.stages.stage import StageModule
+from placer.runtime.weights.given_model import GivenModel
 from placer.runtime.weights.model_state import ModelState
 from placer.runtime.weights.rank_weights import ChunkMap
 
@@ -36,7 +37,7 @@ class Executor:
     relay: passes on what happens in steps to its `target`, which may be exchanged. draws: whether a step draws random
     numbers. relaxed: how a step ends where it does not hold all replicas together. steps: those done so far, which key
     the dropout masks; set it when resuming. own_rows: the share of the batch whose loss steps give, where that is the
-    replica's own.
+    replica's own. given: the model that the caller gave, if any, as it was when it was loaded.
     """
 
     plan: Plan
@@ -54,6 +55,7 @@ class Executor:
     relaxed: RelaxedSync | None
     draws: bool
     own_rows: float = 1.0
+    given: GivenModel | None = None
     steps: int = 0
     #: Seconds of each step so far, by the wall clock of this rank.
     timings: list[float] = field(default_factory=list)
@@ -100,10 +102,14 @@ class Executor:
     def step(self, batch: Batch) -> float:
         """Train one step on the global batch (the same on every rank); its loss.
 
-        Raises UsageError for a wrong batch, at the first step also where ranks were given unlike ones, and, as all that
-        ranks do together, after a step or an evaluation that failed on its way.
+        Raises UsageError for a wrong batch, at the first step also where ranks were given unlike ones, for a model that
+        load was given and that was frozen or written since where the run would not follow, and, as all that ranks do
+        together, after a step or an evaluation that failed on its way.
         """
         self._require_together()
+        if self.given is not None:
+            self.given.require_trained_alike()
+        self._require_heard()
         if not self.timings:
             require_same_batch(batch, [entry.name for entry in self.plan.graph.inputs])
         began = time.perf_counter()
@@ -111,6 +117,7 @@ class Executor:
         with self._all_of_it():
             loss = float(self.train(feeds))
         self.timings.append(time.perf_counter() - began)
+        self._note_given()
         return loss
 
     def train(self, feeds: tuple[Microbatch, ...]) -> torch.Tensor:
@@ -129,9 +136,11 @@ class Executor:
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch without gradients: dropout off, batch norm with its running statistics.
 
-        Raises UsageError where the model computes otherwise in evaluation than what is run.
+        Raises UsageError where the model computes otherwise in evaluation than what is run, and where the model that
+        load was given was written since and the run has values of its own.
         """
         require_evaluable(self.plan)
+        self._require_heard()
         self.consolidate()
         feeds = self._feeds(batch, training=False)
         with self._all_of_it():
@@ -139,6 +148,7 @@ class Executor:
             loss = float(self.interpreter.evaluate(feeds))
             for replica in self.replicas.values():
                 replica.reshard()
+        self._note_given()
         return loss
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -167,6 +177,7 @@ class Executor:
         self.consolidate()
         self.state.load(state)
         self.updater.refresh_masters()
+        self._note_given()
 
     def set_learning_rate(self, rate: float) -> None:
         """Use `rate` from the next step on; all ranks call it. Raises UsageError, on all of them, for what is no rate
@@ -211,6 +222,18 @@ class Executor:
                 "an earlier step or evaluation of this executor failed on its way: its ranks hold parts of it; load "
                 "the plan anew in new processes, from the last checkpoint"
             )
+
+    def _require_heard(self) -> None:
+        if self.given is not None:
+            self.given.require_heard(self._held_now, self.updater.overruled)
+
+    def _note_given(self) -> None:
+        if self.given is not None:
+            self.given.note()
+
+    def _held_now(self) -> dict[str, torch.Tensor]:
+        stages = self.stages.values()
+        return {name: one for at in stages for name, one in (*at.own_parameters().items(), *at.own_buffers().items())}
 
     def _feeds(self, batch: Batch, *, training: bool) -> tuple[Microbatch, ...]:
         step = self.steps if self.draws else None

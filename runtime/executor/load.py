@@ -40,6 +40,7 @@ from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import CapturedModel, captured
 from placer.runtime.stages.microbatch import BatchSplit
 from placer.runtime.stages.stage import OP_BY_OP, StageModule
+from placer.runtime.weights.given_model import GivenModel
 from placer.runtime.weights.meta_model import MetaModel, meta_model, named_tensors
 from placer.runtime.weights.model_state import model_state
 from placer.runtime.weights.rank_weights import ModelInMemory
@@ -61,7 +62,9 @@ def load(
     """The executor of this process's rank.
 
     model: the model itself where the plan cannot rebuild it, or to start from its weights (the same on every rank; it
-    is converted to the plan's precision and trained in place); otherwise it is built with weights from the plan's seed.
+    is converted to the plan's precision, and trained in place only as far as this rank holds whole tensors of it: take
+    weights from `full_state_dict`; steps refuse what was frozen or written in it since where they would not follow);
+    otherwise it is built with weights from the plan's seed.
     weights: a Hugging Face folder (safetensors) to start from; each rank reads the slices it holds.
     optimizer: makes one from parameters instead of the settings' own; where the plan cuts parameters (ops over devices,
     ZeRO) or gives ranks some of them (stages), it must work element by element, as AdamW and SGD do, which is tried:
@@ -103,6 +106,8 @@ def load(
     require_same_weights(state.stages, state.ranks)
     executor = _executor(rank_model, state, groups, optimizer, synchrony)
     executor.joined = not met
+    if model is not None:
+        executor.given = GivenModel(source.model, rank_model.chunks)
     return executor
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
 import torch
 from torch import distributed as dist
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.utils import _pytree
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from examples.parity.cases import capture_of, run_case
 from placer import tracer
+from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.program.lowering import lower
 from placer.runtime import VerifyReport, load
@@ -185,3 +187,46 @@ def frozen(plan: Plan) -> tuple[VerifyReport, tuple[str, ...], tuple[str, ...], 
     program = lower(plan)[dist.get_rank() if dist.is_initialized() else 0]
     differences = () if plan.layouts else compare(program, recorder.records)
     return report, changed, touched, len(differences)
+
+
+def freeze(executor: Executor, model: nn.Module) -> None:
+    """Freezes the first layer."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layers.0" not in name)
+
+
+def freeze_for_a_while(executor: Executor, model: nn.Module) -> None:
+    """Freezes all, evaluates, and has it train again."""
+    model.requires_grad_(False)
+    executor.evaluate(batch(executor.plan, 5))
+    model.requires_grad_(True)
+
+
+def halve(executor: Executor, model: nn.Module) -> None:
+    """Writes every weight."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+
+
+def halve_state(executor: Executor, model: nn.Module) -> None:
+    """The same by what `load` returned."""
+    executor.load_state_dict({name: value * 0.5 for name, value in executor.full_state_dict().items()})
+
+
+def bring_up(executor: Executor, model: nn.Module) -> None:
+    """Gives the model the weights of the run, to look at them."""
+    model.load_state_dict(executor.full_state_dict())
+
+
+def after_change(plan: Plan, change: Callable[[Executor, nn.Module], None]) -> str | dict[str, torch.Tensor]:
+    """The weights after a step, a change of the model and another step; why the second step was refused."""
+    model = prepared_model(plan, None, torch.device("cpu"))
+    executor = load(plan, model, capture=capture_of(plan))
+    executor.step(batch(plan, 0))
+    change(executor, model)
+    try:
+        executor.step(batch(plan, 1))
+    except UsageError as error:
+        return str(error)
+    return executor.full_state_dict()
