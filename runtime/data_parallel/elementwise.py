@@ -115,6 +115,7 @@ def _require_same_groups(plan: Plan, make: OptimizerFactory) -> None:
     whole = _told(make, every, {})
     for held in dict.fromkeys(_held(plan)) if whole else ():
         shapes, copies = dict(held.shapes), dict(held.copies)
+        _require_made_of(make, shapes, copies)
         told = _told(make, shapes, copies)
         found = next((name for name in told if told[name] != whole.get(copies.get(name, name))), None)
         if found is not None:
@@ -126,6 +127,27 @@ def _require_same_groups(plan: Plan, make: OptimizerFactory) -> None:
             )
 
 
+def _require_made_of(make: OptimizerFactory, shapes: Mapping[str, Sequence[int]], copies: Mapping[str, str]) -> None:
+    """Raise UsageError where the function that makes the optimizer of all parameters has no use for those of a rank;
+    one without any has no optimizer."""
+    try:
+        if shapes:
+            make(_without_memory(shapes, copies))
+    except ValueError as error:
+        raise UsageError(
+            f"the optimizer's function makes one of all parameters and none of those that a rank has alone, as "
+            f"{next(iter(shapes))} ({error}): freeze what is not to be trained (requires_grad_(False)), plan again and "
+            "make it of all that it is given, or plan with --pin pipeline=1"
+        ) from error
+    except Exception:  # what fails otherwise fails on the rank, in words of its own
+        return
+
+
+def _without_memory(shapes: Mapping[str, Sequence[int]], copies: Mapping[str, str]) -> GivenParameters:
+    held = {name: nn.Parameter(torch.empty(tuple(shape), device="meta")) for name, shape in shapes.items()}
+    return GivenParameters(held, copies)
+
+
 def _sizes(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "one number"
 
@@ -135,8 +157,8 @@ def _told(
 ) -> dict[str, dict[str, object]]:
     """The settings of each parameter that are numbers and words; nothing where the optimizer cannot be made of tensors
     without memory."""
-    held = {name: nn.Parameter(torch.empty(tuple(shape), device="meta")) for name, shape in shapes.items()}
-    names, given = {id(parameter): name for name, parameter in held.items()}, GivenParameters(held, copies)
+    given = _without_memory(shapes, copies)
+    names = dict(zip(map(id, given), shapes, strict=True))
     try:
         optimizer = make(given)
         groups = optimizer.param_groups

@@ -15,6 +15,7 @@ from execute_plans import tiny_plan
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
+from placer.program.buckets import parameter_users
 from placer.runtime import load
 from placer.runtime.checkpoint.training_state import TrainingState
 from placer.runtime.data_parallel.elementwise import require_elementwise
@@ -144,6 +145,26 @@ def test_a_factory_that_knows_its_own_parameters_only_is_taken_at_its_word() -> 
         return torch.optim.SGD([{"params": [parameters[at]], "lr": 0.1} for at in range(len(names))])
 
     require_elementwise(SHARDED, make)
+
+
+def last_alone(given: GivenParameters) -> torch.optim.Optimizer:
+    """Of the names that the last stage of the plan below has alone."""
+    plan = tiny_plan(2, 2, model="untied")
+    last = set(parameter_users(plan, 1))
+    return torch.optim.SGD([one for name, one in given.named() if name in last], lr=0.1)
+
+
+def grouped(given: GivenParameters) -> torch.optim.Optimizer:
+    """In two groups, of which a rank may have one alone."""
+    return torch.optim.SGD([{"params": [p for p in given if (p.ndim > 1) == matrix]} for matrix in (True, False)])
+
+
+def test_a_function_that_takes_nothing_of_what_a_rank_has_is_refused_before_the_run() -> None:
+    with pytest.raises(UsageError, match=r"none of those that a rank has alone, as .*empty parameter list.*freeze"):
+        require_elementwise(tiny_plan(2, 2, model="untied"), last_alone)
+    for plan in (tiny_plan(2, 1, model="untied"), tiny_plan(2, 1, model="untied", sharding="parameters")):
+        require_elementwise(plan, last_alone)
+    require_elementwise(tiny_plan(2, 2, model="untied"), grouped)
 
 
 def test_an_optimizer_that_computes_the_loss_again_is_refused() -> None:
