@@ -91,6 +91,13 @@ Backend = Annotated[
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
 
 
+def compiler(compile: bool, backend: str) -> str:
+    """The backend that compiles, "" for op by op. Raises UsageError where one is named and nothing is compiled."""
+    if backend != "inductor" and not compile:
+        raise UsageError(f"--compile-backend {backend} was given without --compile; add that, or leave it out")
+    return backend if compile else ""
+
+
 def print_result(view: RenderableType, document: Document, as_json: bool) -> None:
     """Print one of the two on standard output."""
     if as_json:

@@ -38,9 +38,11 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
     if not is_url(source) and not folder.is_dir():
         raise UsageError(f"the data {source!r} is no folder; give a folder of text or tensors, stdlib, or synthetic")
     if is_shard_folder(source):
+        _require_no_tokenizer(tokenizer, source, "shards")
         return shard_data(ShardSet(source), graph, rows=rows, seed=seed)
     tensors = tensor_files(folder)
     if tensors:
+        _require_no_tokenizer(tokenizer, source, "tensors")
         return tensor_data(tensors, graph, rows=rows, seed=seed)
     texts = text_files(folder)
     if texts:
@@ -50,3 +52,11 @@ def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str
         f"the folder {source} holds no data; put in text (.txt, .md, .rst, .py, .text), "
         "tensors (.pt, .npy, .safetensors), or shards (.tar, .parquet, .tfrecord, placer data pack)"
     )
+
+
+def _require_no_tokenizer(tokenizer: str, source: str, kind: str) -> None:
+    if tokenizer:
+        raise UsageError(
+            f"--tokenizer {tokenizer} was given, and {source} holds {kind}, which are read as they are; leave it out, "
+            "or give a folder of text"
+        )

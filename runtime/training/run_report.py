@@ -102,6 +102,11 @@ class ExecuteOptions:
             }  # fmt: skip
             for option in (option for option, given in folderless.items() if given):
                 raise UsageError(f"{option} needs a folder; give it with --checkpoint")
+        if self.tokenizer and self.data == "synthetic":
+            raise UsageError(
+                f"--tokenizer {self.tokenizer} was given with synthetic data, which holds no text; give --data with a "
+                "folder of text or stdlib, or leave it out"
+            )
         if self.eval_batches != 1 and not self.eval_every:
             raise UsageError(
                 f"--eval-batches {self.eval_batches} was given and no evaluation was asked for; give --eval-every with "

@@ -206,6 +206,8 @@ def free_port() -> int:
         (["--steps=5", "--warmup-steps=6"], "6 warmup steps do not fit into 5"),
         (["--lr-schedule=cosine", "--final-rate=2"], "final learning rate is 2"),
         (["--eval-batches=3"], "--eval-batches 3 was given and no evaluation"),
+        (["--tokenizer=words"], "--tokenizer words was given with synthetic data"),
+        (["--compile-backend=aot_eager"], "--compile-backend aot_eager was given without --compile"),
         (["--final-rate=0.5"], "--final-rate 0.5 was given with --lr-schedule constant"),
         (["--synchrony=local"], "--synchrony local needs --average-every"),
         (["--own-loss"], "--own-loss was given with --synchrony synchronous"),

@@ -15,6 +15,7 @@ from placer.errors import UsageError
 from placer.graph import Affine, Graph, Input, Tensor
 from placer.runtime.data import open_data
 from placer.runtime.data.text import stdlib_documents
+from placer.runtime.training.run_report import ExecuteOptions
 
 LENGTH = 8
 
@@ -114,6 +115,15 @@ def test_an_empty_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
         open_data(str(tmp_path), language_model(), rows=1, seed=0)
     with pytest.raises(UsageError, match="is no folder"):
         open_data(str(tmp_path / "nowhere"), language_model(), rows=1, seed=0)
+
+
+def test_a_tokenizer_of_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    torch.save({"input_ids": torch.zeros(4, 8, dtype=torch.int64)}, tmp_path / "rows.pt")
+    with pytest.raises(UsageError, match=r"holds tensors, which are read as they are"):
+        open_data(str(tmp_path), language_model(), rows=1, seed=0, tokenizer=str(tmp_path))
+    with pytest.raises(UsageError, match=r"synthetic data, which holds no text"):
+        ExecuteOptions(tokenizer="words")
+    assert ExecuteOptions(tokenizer="words", data="stdlib").tokenizer == "words"
 
 
 def test_a_missing_tokenizer_is_refused(texts: Path) -> None:

@@ -25,6 +25,7 @@ from placer.cli.options import (
     PlanFile,
     Steps,
     Timeout,
+    compiler,
     first_rank,
     load_plan,
     print_result,
@@ -155,7 +156,7 @@ def options_of(given: Mapping[str, Any]) -> ExecuteOptions:
     alike = {field.name: given[field.name] for field in fields(ExecuteOptions) if field.name in given}
     named_otherwise = {
         "plan_path": str(given["plan_file"]),
-        "compile": given["compile_backend"] if given["compile"] else "",
+        "compile": compiler(given["compile"], given["compile_backend"]),
         "decay": given["lr_schedule"],
         "timeout_seconds": given["timeout"],
     }

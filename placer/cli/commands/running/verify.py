@@ -42,6 +42,7 @@ from placer.cli.options import (
     PlanFile,
     Steps,
     Timeout,
+    compiler,
     first_rank,
     load_plan,
     print_result,
@@ -85,7 +86,7 @@ def run(
 
     plan = load_plan(plan_file, cluster, runs=True)
     legality.require(plan)
-    compiled_by = compile_backend if compile else ""
+    compiled_by = compiler(compile, compile_backend)
     require_compilable(plan, compiled_by)
     require_backend(plan, backend, str(plan_file), "verify")
     told_as_torchrun_tells()
