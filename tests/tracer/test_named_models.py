@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from placer.errors import UsageError
 from placer.tracer.inputs.hub import is_hub_name
-from placer.tracer.inputs.models import resolve
+from placer.tracer.inputs.models import fingerprint, resolve
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LLAMA = {
@@ -99,3 +100,35 @@ def test_a_library_builds_by_its_own_factory(name: str) -> None:
     assert built(torch.empty(1, 3, 64, 64, device="meta")).shape == (1, 1000)
     with pytest.raises(UsageError, match=r"no model 'resnet1'.*like it"):
         resolve(f"{family}:resnet1")
+
+
+class Own:
+    """A configuration of one's own, as a model keeps it."""
+
+    def __init__(self) -> None:
+        self.width = 2
+
+    def to_dict(self) -> dict[str, object]:
+        return vars(self)
+
+
+def configured(config: object) -> torch.nn.Module:
+    """A model that says how it was made."""
+    model = torch.nn.Linear(2, 2)
+    model.config = config  # type: ignore[assignment]
+    return model
+
+
+def test_a_model_is_known_whatever_its_configuration_is_of() -> None:
+    """Of transformers a family that no table of models that train has, and a class of one's own, left as it is."""
+    depth = transformers.DepthAnythingConfig
+    assert fingerprint(configured(depth())) == fingerprint(configured(depth()))
+    assert fingerprint(configured(depth())) != fingerprint(configured(depth(head_hidden_size=8)))
+    own = Own()
+    assert fingerprint(configured(own)) == fingerprint(configured(Own()))
+    assert vars(own) == {"width": 2}
+
+
+def test_a_family_that_has_no_model_is_refused_as_a_configuration() -> None:
+    with pytest.raises(UsageError, match="no model for model_type 'depth_anything'"):
+        resolve(transformers.DepthAnythingConfig())

@@ -104,7 +104,7 @@ def fingerprint(model: nn.Module, main: str = "", floating: torch.dtype | None =
         parts.append(f"{name} {tuple(tensor.shape)} {_told(tensor, floating)}")
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "to_dict"):
-        parts.append(_config_text(config))
+        parts.append(_config_text(config, _class_names(config)[:1]))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -132,12 +132,13 @@ def _from_reference(ref: ModelRef) -> ResolvedModel:
 
 
 def _from_config(config: object) -> ResolvedModel:
-    return _resolved("config", _config_text(config), _maker(config))
+    return _resolved("config", _config_text(config, [_class_of(config).__name__]), _maker(config))
 
 
-def _config_text(config: object) -> str:
-    content = config.to_dict()  # type: ignore[attr-defined]
-    content["architectures"] = content.get("architectures") or [_class_of(config).__name__]
+def _config_text(config: object, architectures: list[str]) -> str:
+    """The configuration, with the architectures that are meant where it names none."""
+    content = dict(config.to_dict())  # type: ignore[attr-defined]
+    content["architectures"] = content.get("architectures") or architectures
     # The attention kernel changes the graph, and to_dict leaves it out.
     content["attn_implementation"] = getattr(config, "_attn_implementation", None)
     content.pop("transformers_version", None)
@@ -212,6 +213,18 @@ def _refused(where: str) -> Iterator[None]:
 
 def _class_of(config: object) -> Callable[..., nn.Module]:
     import transformers
+
+    for name in _class_names(config):
+        made = getattr(transformers, name, None)
+        if made is not None:
+            chosen: Callable[..., nn.Module] = made
+            return chosen
+    family, names = str(getattr(config, "model_type", "")), list(getattr(config, "architectures", None) or [])
+    raise UsageError(f"transformers has no model for model_type {family!r} (architectures {names or 'not given'})")
+
+
+def _class_names(config: object) -> list[str]:
+    """The classes of transformers that a configuration names, then those that train its family of models."""
     from transformers.models.auto import modeling_auto
 
     names = list(getattr(config, "architectures", None) or [])
@@ -220,12 +233,7 @@ def _class_of(config: object) -> Callable[..., nn.Module]:
         found = getattr(modeling_auto, table, {}).get(family)
         if found is not None:
             names.append(found if isinstance(found, str) else found[0])
-    for name in names:
-        made = getattr(transformers, name, None)
-        if made is not None:
-            chosen: Callable[..., nn.Module] = made
-            return chosen
-    raise UsageError(f"transformers has no model for model_type {family!r} (architectures {names or 'not given'})")
+    return names
 
 
 def _factory(reference: str) -> Callable[[], nn.Module]:
