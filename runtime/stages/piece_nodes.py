@@ -43,6 +43,10 @@ class PieceNodes:
         """Whether the number that `node` takes beside a tensor counts by the piece's share of the rows."""
         return node in self.ops and self.ops[node].number
 
+    def fills_in_turn(self, node: fx.Node) -> bool:
+        """Whether `node` fills places one after another, each row's with its own numbers."""
+        return node in self.ops and self.ops[node].in_turn
+
     @cached_property
     def totals(self) -> tuple[fx.Node, ...]:
         """All tensors of which a sum over all pieces is taken, in order."""

@@ -5,6 +5,7 @@
     means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
     other ops told whether they train -> told by the PassContext (`trained_ops`)
+    x.masked_scatter(mask, numbers)   -> held to numbers of each row's own, where rows are a piece (`filled_in_turn`)
     x[places] = 0                     -> the number in the type that x has here, under autocast too
     writes to buffers                 -> the value that the buffer is to have at the end of the step
 
@@ -39,6 +40,11 @@ aten = torch.ops.aten
 
 Shapes = Mapping[fx.Node, tuple[int, ...]]
 
+_NOT_OF_ROW = (
+    "masked_scatter fills more or fewer places of a row than that row has numbers (image tokens, say, and features of "
+    "its image), so that others come to stand there; give each row as many, or plan with --pin data=1 --pin "
+    "microbatches=1, which leaves the batch whole"
+)
 # Numbers of draws begin behind those of dropouts, of which no model has so many: no two ops have the same bits.
 FIRST_DRAW = 2**32
 
@@ -110,6 +116,8 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             unkeyed += drawing
         elif writes_buffer(node):
             by_node.update(_kept(node))
+        elif pieces.fills_in_turn(node):
+            by_node[node] = Rewrite(function=filled_in_turn, arguments=tuple(arguments(node).values()))
         elif _puts_number(node):
             by_node[node] = Rewrite(
                 function=put_number, arguments=(cast("Argument", node.target), *arguments(node).values())
@@ -163,6 +171,16 @@ def put_number(
 ) -> torch.Tensor:  # fmt: skip
     """`values[places] = number`; the capture has made the number in the type that `values` had there."""
     return op(values, places, number.to(values.dtype), accumulate)  # type: ignore[no-any-return]  # index_put's
+
+
+def filled_in_turn(
+    values: torch.Tensor, mask: torch.Tensor, numbers: torch.Tensor, *, mode: PassContext
+) -> torch.Tensor:
+    """`values.masked_scatter(mask, numbers)`: a piece of the batch knows of no numbers but those of its own rows."""
+    if 0 < mode.rows != mode.global_rows:
+        places = mask.expand_as(values).reshape(mode.rows, -1).sum(1)
+        torch._assert_async((places == numbers.numel() // mode.rows).all(), _NOT_OF_ROW)
+    return values.masked_scatter(mask, numbers)
 
 
 def next_value(

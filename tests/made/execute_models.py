@@ -1,4 +1,5 @@
-"""A small language model of the tests of execution, written by hand: tied embedding, a skip over all its blocks."""
+"""Small models of the tests of execution, written by hand: of language, with a tied embedding and a skip over all its
+blocks; of rows that are laid out in ways of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from torch.nn import functional
 VOCABULARY = 256
 WIDTH = 16
 LENGTH = 8
+ROW_WIDTH = 8
 
 
 @dataclass
@@ -175,3 +177,25 @@ class CentredWords(nn.Module):
         h = torch.tanh(self.first(x))
         scores = self.last(h - 0.5 * h.mean(0, keepdim=True)).transpose(1, 2)
         return nn.functional.cross_entropy(scores, (4 * y).long().remainder(12), label_smoothing=0.1, ignore_index=3)
+
+
+class Filling(nn.Module):
+    """Of each row two of four tokens, which its values choose, are replaced by features of it, as models of images and
+    text do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.see = (nn.Linear(ROW_WIDTH, times * ROW_WIDTH) for times in (4, 2))
+        self.mix = nn.Linear(ROW_WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x).unflatten(1, (4, ROW_WIDTH))
+        chosen = torch.zeros_like(x[:, :4]).scatter(1, x[:, :4].topk(2).indices, 1.0)
+        mask = (chosen > 0).unsqueeze(-1).expand_as(tokens)
+        filled = tokens.masked_scatter(mask, self.see(x.tanh()).view(-1, ROW_WIDTH))
+        return self.mix(filled.cumsum(1).tanh()).pow(2).mean()  # type: ignore[no-any-return]
+
+
+def filling() -> nn.Module:
+    """Filling."""
+    return Filling()

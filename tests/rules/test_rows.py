@@ -121,6 +121,7 @@ APART: dict[str, Loss] = {
     "a grid of each row's transform": lambda net, h, x, y: functional.affine_grid(
         h[:, :6].reshape(-1, 2, 3), [h.shape[0], 1, 4, 4], align_corners=False
     ).mean(),
+    "places that each row's numbers fill": lambda net, h, x, y: h.masked_scatter(x > 0, x.tanh()).pow(2).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }
 MIXED: dict[str, tuple[Loss, str]] = {
@@ -167,6 +168,18 @@ MIXED: dict[str, tuple[Loss, str]] = {
     "row numbers repeated along rows": (
         lambda net, h, x, y: h.repeat(2, 1)[torch.arange(h.shape[0]).repeat(2)].mean(),
         "aten.repeat.default",
+    ),
+    "places of the same mask for all rows": (
+        lambda net, h, x, y: h.masked_scatter(net.norm.weight > 0, x).pow(2).mean(),
+        "aten.masked_scatter.default",
+    ),
+    "places that the same numbers fill": (
+        lambda net, h, x, y: h.masked_scatter(x > 0, net.layer.weight).pow(2).mean(),
+        "aten.masked_scatter.default",
+    ),
+    "places of all tokens in turn": (
+        lambda net, h, x, y: tokens(h).transpose(0, 1).masked_scatter(tokens(x).transpose(0, 1) > 0, x).pow(2).mean(),
+        "aten.masked_scatter.default",
     ),
     "row numbers as values": (lambda net, h, x, y: (h.mean(1) * torch.arange(h.shape[0])).mean(), "aten.mul.Tensor"),
 }

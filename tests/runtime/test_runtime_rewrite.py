@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import fx, nn
@@ -9,11 +11,15 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 import placer
+from eager_ranks import differences, on_one_device, trained
+from examples.parity.cases import Case, plan_of
+from execute_models import ROW_WIDTH
 from placer.runtime.stages.batch_values import BatchValues
 from placer.runtime.stages.captured_model import captured
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
-from placer.runtime.stages.rewrite import rewrites
+from placer.runtime.stages.rewrite import filled_in_turn, rewrites
+from pool import on_ranks
 
 
 @pytest.mark.parametrize(("layers", "dropout", "train", "random"), [
@@ -60,3 +66,32 @@ def test_what_is_summed_over_a_batch_is_summed_on_the_host() -> None:
         [(PassContext(rows=4, global_rows=4, training=True), batch)]
     )
     assert found.counts == (11.0,)
+
+
+FILLING = Case(model="execute_models:filling", shapes=(("x", (8, ROW_WIDTH)),))
+
+
+@pytest.mark.parametrize("case", [
+    FILLING, replace(FILLING, replicas=2), replace(FILLING, replicas=2, shares=(1, 3), microbatches=(4, 3, 1)),
+    replace(FILLING, positions=2, recompute=True),
+], ids=str)  # fmt: skip
+def test_places_are_filled_as_on_one_device(case: Case) -> None:
+    plan = plan_of(case)
+    expected = on_one_device(plan)
+    for found in on_ranks(plan.world_size, trained, plan):
+        assert differences(found, expected) == []
+
+
+@pytest.mark.parametrize("places", [[[1, 0, 0], [1, 1, 1]], [[0, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]])
+def test_places_that_numbers_of_other_rows_would_fill_are_refused(places: list[list[int]]) -> None:
+    """Also where those of the piece are as many together: which pieces there are is not the model's to say."""
+    values, mask, numbers = torch.zeros(2, 3), torch.tensor(places).bool(), torch.arange(4.0)
+    with pytest.raises(RuntimeError, match="masked_scatter fills more or fewer places of a row"):
+        filled_in_turn(values, mask, numbers, mode=PassContext(rows=2, global_rows=4, training=True))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_whole_batch_fills_its_places_as_torch_does(training: bool) -> None:
+    values, mask, numbers = torch.zeros(2, 3), torch.tensor([[1, 0, 0], [1, 1, 0]]).bool(), torch.arange(4.0)
+    filled = filled_in_turn(values, mask, numbers, mode=PassContext(rows=2, global_rows=2, training=training))
+    assert torch.equal(filled, values.masked_scatter(mask, numbers))

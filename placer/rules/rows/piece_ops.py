@@ -21,7 +21,7 @@ from placer.rules.calls import Call
 from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay
 from placer.rules.registry import own_choices, split_choices, split_rule
 from placer.rules.rows.piece_values import Mixed, PieceValue, RowNumbers, Standing, row_dims
-from placer.rules.rows.row_rules import row_mean, row_rule
+from placer.rules.rows.row_rules import fills_in_turn, row_mean, row_rule
 from placer.rules.rows.row_views import filled, indexed, joined, masked, numbered, renumbers, repeated, reshaped
 from placer.rules.splits.fused_dims import divided, in_parts
 
@@ -50,7 +50,8 @@ class PieceOp:
     shared: the tensor arguments, by number, that enter times the piece's share of the rows. totalled: those of which
     the sum over all pieces enters. mean: the result is a mean over the piece's rows, and counts by their share, or by
     the share of its labels that count (`labels`). statistics: it normalises by the rows at hand (batch norm). number:
-    the plain number it takes as its second argument enters times the piece's share.
+    the plain number it takes as its second argument enters times the piece's share. in_turn: it fills places one after
+    another with numbers, which must be those of their row.
     """
 
     shared: tuple[int, ...] = ()
@@ -58,6 +59,7 @@ class PieceOp:
     mean: str = ""
     statistics: bool = False
     number: bool = False
+    in_turn: bool = False
 
 
 SAME_OP = PieceOp()
@@ -113,7 +115,7 @@ def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceR
         return None
     mean = "rows" if PARTIAL in lays and row_mean(call) else ""
     values = tuple(PieceValue(lay, from_batch and not mean) for lay in lays)
-    return PieceResult(values=values, op=PieceOp(mean=mean))
+    return PieceResult(values=values, op=PieceOp(mean=mean, in_turn=fills_in_turn(call)))
 
 
 def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool, sorted_rows: bool) -> Iterator[PieceResult]:

@@ -225,6 +225,18 @@ def _losses(call: Call, lays: Lays) -> list[Standing] | None:
     return [PARTIAL] if not call.outputs[0].shape else _as_results(call)
 
 
+def _scattered(call: Call, lays: Lays) -> list[Standing] | None:
+    """`masked_scatter(x, mask, numbers)`: the places of each row take its own numbers, which the run sees to."""
+    x, mask, numbers = call.tensors
+    outermost = len(mask.shape) == len(x.shape) and mask.shape[0] == x.shape[0] and row_dims(numbers.shape) == [0]
+    return [Cut(0)] if outermost and all(lay == Cut(0) for lay in lays) else None
+
+
+def fills_in_turn(call: Call) -> bool:
+    """Whether the op fills the places of a mask with numbers one after another."""
+    return row_rule(call) is _scattered
+
+
 def row_mean(call: Call) -> bool:
     """Whether a loss of rows is their mean, so that a piece's counts by its share."""
     name = call.target.rpartition("::")[2]
@@ -280,6 +292,7 @@ _RULES: Mapping[RowRule, str] = {
     _distances: "cdist",
     _contracted: "tensordot",
     _ctc: "ctc_loss",
+    _scattered: "masked_scatter",
     _losses: "multi_margin_loss multilabel_margin_loss cosine_embedding_loss margin_ranking_loss "
     "hinge_embedding_loss triplet_margin_loss poisson_nll_loss",
 }  # fmt: skip
