@@ -53,7 +53,7 @@ from placer.tracer.inputs.models import resolve
 from placer.tracer.measure.meta_run import meta_like, played
 from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
-from placer.tracer.parts_to_blame import mistaken, note, raised_again, to_blame
+from placer.tracer.parts_to_blame import mistaken, note, raised_again, to_blame, with_first
 
 
 def capture(
@@ -166,7 +166,7 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             name = to_blame(source.model, error, found, source.opaque, functools.partial(_failing, source, error))
             within = {part for part in parts if part.startswith(f"{name}.")}
             if not name or name in parts or not within <= set(found):
-                raise
+                raise with_first(error, found) from error
             kept = {part: cost for part, cost in parts.items() if part not in within}
             source = replace(source, opaque={**kept, name: OpaqueCost()})
             first = next((found[part] for part in found if part in within), error)

@@ -173,6 +173,25 @@ def test_a_mistake_in_a_part_that_cannot_be_exported_is_told_with_its_line() -> 
         capture(model, batch={"input": (ROWS, WIDTH)})
 
 
+class Counting(nn.Module):
+    """Looks at as many features as there are places for them, of which there are none in what a part is tried on."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = x[x > 100]
+        if places.numel() != len(x):
+            raise ValueError("features and places do not match")
+        return places
+
+
+def test_a_part_that_nobody_asked_for_and_that_fails_is_told_with_what_it_was_taken_for() -> None:
+    """What the model does that cannot be planned, which is the reason, before what the try of the part raised."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Counting())
+    with pytest.raises(CaptureError, match=r"Could not guard.*So 1 was tried as one opaque op.*do not match"):
+        capture(model, batch={"input": (ROWS, WIDTH)})
+    with pytest.raises(CaptureError, match=r"^1 is to be opaque"):
+        capture(model, batch={"input": (ROWS, WIDTH)}, opaque=["1"])
+
+
 def test_it_is_placed_whole_and_a_pipeline_goes_around_it() -> None:
     plan = placer.plan("opaque_models:routed", "a100x2", batch=BATCH, pins=("pipeline=2",))
     assert len(plan.stages) == 2
