@@ -199,3 +199,21 @@ class Filling(nn.Module):
 def filling() -> nn.Module:
     """Filling."""
     return Filling()
+
+
+class Preferring(nn.Module):
+    """What is chosen and what is rejected go through the layers as one batch, as in direct preference optimisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(ROW_WIDTH, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def forward(self, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
+        scores = self.layers(torch.cat([chosen, rejected])).squeeze(1)
+        better, worse = scores[: len(chosen)], scores[len(chosen) :]
+        return -functional.logsigmoid(better - worse).mean()
+
+
+def preferring() -> nn.Module:
+    """Preferring."""
+    return Preferring()

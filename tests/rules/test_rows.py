@@ -121,6 +121,10 @@ APART: dict[str, Loss] = {
     "a grid of each row's transform": lambda net, h, x, y: functional.affine_grid(
         h[:, :6].reshape(-1, 2, 3), [h.shape[0], 1, 4, 4], align_corners=False
     ).mean(),
+    "two batches in one": lambda net, h, x, y: (
+        torch.cat([h, x]).tanh()[: h.shape[0]] * torch.cat([h, x]).tanh().narrow(0, h.shape[0], h.shape[0])
+    ).mean(),
+    "the last two batches of three": lambda net, h, x, y: torch.cat([x, h, h])[-2 * h.shape[0] :].pow(2).mean(),
     "places that each row's numbers fill": lambda net, h, x, y: h.masked_scatter(x > 0, x.tanh()).pow(2).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }
@@ -133,6 +137,14 @@ MIXED: dict[str, tuple[Loss, str]] = {
     "rolled rows": (lambda net, h, x, y: (h * h.roll(1, 0)).mean(), "aten.roll.default"),
     "reversed rows": (lambda net, h, x, y: (h * h.flip(0)).mean(), "aten.flip.default"),
     "the first row": (lambda net, h, x, y: h[0].sum(), "aten.select.int"),
+    "parts of two batches in one": (
+        lambda net, h, x, y: torch.cat([h, x])[1 : h.shape[0] + 1].pow(2).mean(),
+        "aten.slice.Tensor",
+    ),
+    "every other row of two batches in one": (
+        lambda net, h, x, y: torch.cat([h, x])[::2].pow(2).mean(),
+        "aten.slice.Tensor",
+    ),
     "neighbours": (lambda net, h, x, y: (h[1:] - h[:-1]).pow(2).mean(), "aten.slice.Tensor"),
     "every row with every other": (lambda net, h, x, y: (h @ h.T).pow(2).mean(), "aten.matmul.default"),
     "a square of a sum": (lambda net, h, x, y: (h.T @ h).pow(2).sum(), "aten.pow.Tensor_Scalar"),

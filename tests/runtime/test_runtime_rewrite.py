@@ -69,13 +69,16 @@ def test_what_is_summed_over_a_batch_is_summed_on_the_host() -> None:
 
 
 FILLING = Case(model="execute_models:filling", shapes=(("x", (8, ROW_WIDTH)),))
+PREFERRING = Case(model="execute_models:preferring", shapes=(("chosen", (8, ROW_WIDTH)), ("rejected", (8, ROW_WIDTH))))
 
 
 @pytest.mark.parametrize("case", [
+    PREFERRING, replace(PREFERRING, replicas=2, shares=(1, 3), microbatches=(4, 3, 1)),
+    replace(PREFERRING, positions=2, recompute=True),
     FILLING, replace(FILLING, replicas=2), replace(FILLING, replicas=2, shares=(1, 3), microbatches=(4, 3, 1)),
     replace(FILLING, positions=2, recompute=True),
 ], ids=str)  # fmt: skip
-def test_places_are_filled_as_on_one_device(case: Case) -> None:
+def test_rows_in_places_of_their_own_are_as_on_one_device(case: Case) -> None:
     plan = plan_of(case)
     expected = on_one_device(plan)
     for found in on_ranks(plan.world_size, trained, plan):

@@ -22,7 +22,7 @@ from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay
 from placer.rules.registry import own_choices, split_choices, split_rule
 from placer.rules.rows.piece_values import Mixed, PieceValue, RowNumbers, Standing, row_dims
 from placer.rules.rows.row_rules import fills_in_turn, row_mean, row_rule
-from placer.rules.rows.row_views import filled, indexed, joined, masked, numbered, renumbers, repeated, reshaped
+from placer.rules.rows.row_views import filled, indexed, joined, masked, numbered, renumbers, repeated, reshaped, taken
 from placer.rules.splits.fused_dims import divided, in_parts
 
 # Local forms that are the op itself, called with the sizes of the piece.
@@ -104,7 +104,8 @@ def _viewed(call: Call, given: Sequence[PieceValue]) -> Standing | None:
     """The result of an op whose split rule does not tell all that holds for rows."""
     lays = [value.lay for value in given]
     alone = numbered(call) or filled(call) or reshaped(call, lays[0] if lays else WHOLE)
-    return alone or indexed(call, lays) or masked(call, lays) or joined(call, lays) or repeated(call, lays)
+    placed = indexed(call, lays) or masked(call, lays)
+    return alone or placed or joined(call, lays) or taken(call, lays) or repeated(call, lays)
 
 
 def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceResult | None:

@@ -3,6 +3,7 @@
 Merged with dims before them, rows lie in as many parts as those dims have indices (`Cut.parts`):
 
     (tokens, rows, h) --view--> (tokens * rows, h)      cut 1 -> cut 0 in `tokens` parts
+    (2 * rows, h)     --slice-> (rows, h)               cut 0 in 2 parts -> cut 0
 """
 
 from __future__ import annotations
@@ -72,6 +73,24 @@ def joined(call: Call, lays: Sequence[Standing]) -> Cut | None:
     plain = isinstance(first, Cut) and first == Cut(first.dim) and set(lays) == {first} and len(sizes) == 1
     dim = integer(call.argument(1, "dim", 0)) % len(call.outputs[0].shape)
     return Cut(dim, parts=len(lays)) if plain and isinstance(first, Cut) and first.dim == dim else None
+
+
+def taken(call: Call, lays: Sequence[Standing]) -> Cut | None:
+    """`both[:rows]`, `both[rows:]`, of rows in so many parts: those parts that are taken whole."""
+    lay = lays[0] if lays else None
+    if split_rule(call) is not views.slice_ or not isinstance(lay, Cut) or lay != Cut(lay.dim, parts=lay.parts):
+        return None
+    size = call.tensor(0).shape[lay.dim]
+    if integer(call.argument(1, "dim", 0)) % len(call.tensor(0).shape) != lay.dim or size % lay.parts:
+        return None
+    start, second, step = call.argument(2, "start"), call.argument(3, "end"), integer(call.argument(4, "step", 1), 1)
+    if call.name == "narrow":
+        second = integer(second) + integer(start)  # its length
+    first, end, step = slice(start, second, step).indices(size)
+    part = size // lay.parts
+    count, rest = divmod(end - first, part)
+    whole = step == 1 and not rest and count > 0 and first % part == 0 and part % MARKED_ROWS == 0
+    return Cut(lay.dim, parts=count) if whole else None
 
 
 def repeated(call: Call, lays: Sequence[Standing]) -> Cut | None:
