@@ -200,13 +200,13 @@ def test_knowing_values_draws_no_numbers() -> None:
 CLASSES = {"x": torch.randn(6, 4), "labels": torch.tensor([0, 1, 2, 3, 1, 0])}
 
 
-def of_a_library(how: str = "") -> nn.Module:
-    """`Checks` as a module of a model library."""
+def of_a_library(how: str = "", name: str = "Checks") -> nn.Module:
+    """`Checks`, or another, as a module of a model library."""
     spec = importlib.util.spec_from_file_location("torchvision.checks", bad_models.__file__)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made: nn.Module = module.Checks(how)
+    made: nn.Module = getattr(module, name)(how)
     return made
 
 
@@ -222,6 +222,29 @@ def test_checks_on_which_more_depends_than_an_error_are_refused(how: str) -> Non
     of_a_library(how)(**CLASSES)
     with pytest.raises(CaptureError, match="Could not guard on data-dependent"):
         capture(of_a_library(how), batch=CLASSES)
+
+
+def test_numbers_that_a_library_bounds_where_they_are_not_finite_are_taken_for_finite() -> None:
+    """The layers stay ops, each row's own, the same in evaluation, where nothing is bounded."""
+    model, batch = of_a_library(name="Bounds"), {"x": torch.randn(6, 4)}
+    graph = capture(model, batch=batch)
+    assert [op.kind for _, op in graph.ops].count("opaque") == 0
+    assert not graph.evaluation and graph.loss.reduction != "other"
+    assert any("as the model does to bound what is not finite (bad_models.py:" in note for note in graph.notes)
+    (traced,) = trace(model, batch).module(*batch.values())
+    assert torch.equal(traced, model.train()(**batch))
+
+
+@pytest.mark.parametrize(("how", "dtype"), [("", torch.float16), ("small", torch.float32), ("counts", torch.float32)])
+def test_bounds_that_move_finite_numbers_or_do_more_are_refused(how: str, dtype: torch.dtype) -> None:
+    model = of_a_library(how, "Bounds").to(dtype)
+    with pytest.raises(CaptureError, match="Could not guard on data-dependent"):
+        capture(model, batch={"x": torch.zeros(6, 4, dtype=dtype)})
+
+
+def test_bounds_of_other_code_are_refused() -> None:
+    with pytest.raises(CaptureError, match="Could not guard on data-dependent"):
+        capture(bad_models.Bounds(), batch={"x": torch.zeros(6, 4)})
 
 
 def test_checks_of_other_code_and_such_as_other_code_may_catch_are_not_passed() -> None:

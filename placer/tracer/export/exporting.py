@@ -55,7 +55,7 @@ _OF_THE_EXPORT = (
 
 
 class Training(nn.Module):
-    """What is exported: the model followed by its loss. passed: where checks stand that were taken as passed."""
+    """What is exported: the model followed by its loss. passed: checks that were taken as passed."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction | None):
         super().__init__()

@@ -31,9 +31,10 @@ def passed_over(model: nn.Module) -> Iterator[str]:
 
 
 def of_checks(passed: set[str]) -> Iterator[str]:
-    """What is said of a model that raises where values are wrong; `passed`: where it looks whether they are."""
-    if passed:
-        yield f"a run does not look at values, as the model does to raise ({min(passed)}): it takes them for right"
+    """What is said of a model that looks at values; `passed`: what for, and where, of which the first is told."""
+    for what_for in sorted({one.partition(" (")[0] for one in passed}):
+        first = min(one for one in passed if one.startswith(what_for))
+        yield f"a run does not look at values, as the model does {first}: it takes them for right"
 
 
 def of_evaluation(why: str) -> Iterator[str]:

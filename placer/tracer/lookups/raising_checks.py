@@ -7,6 +7,9 @@
 An export has no values. What is traced is what training does with values that are right, and with others it raises. Of
 other code it cannot be told that nothing hangs on a check: that a condition changes nothing, that nobody catches what
 it raises, that the file is still what runs.
+
+So it is of what DETR and its kin do in training where numbers are not finite, which bounds them by the largest of their
+type: they are taken for finite, but in a type of 16 bits in which they get as large (float16).
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import dis
 import functools
 import linecache
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import FrameType
 from typing import Any, TypeAlias
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 from placer.io.usercode import is_of_users
@@ -35,6 +40,11 @@ _JUMPS = ("POP_JUMP", "JUMP_IF", "UNARY_NOT", "TO_BOOL")
 LIBRARIES = frozenset({"transformers", "torchaudio", "torchvision", "diffusers", "timm"})
 # What they raise of values. (Others mean something to Python: StopIteration ends a loop.)
 ERRORS = frozenset({"ValueError", "RuntimeError", "AssertionError", "TypeError"})
+# How transformers bounds what is not finite; nothing else hangs on it.
+_BOUNDED = re.compile(
+    r"if not torch\.isfinite\((\w+)\)\.all\(\):\n    clamp_value = torch\.finfo\(\1\.dtype\)\.max - 1000\n"
+    r"    \1 = torch\.clamp\(\1, min=-clamp_value, max=clamp_value\)"
+)
 # What may ask for it while it runs, as `bool(...)` does.
 _CALLS = ("CALL", "PRECALL")
 
@@ -42,7 +52,7 @@ _CALLS = ("CALL", "PRECALL")
 class ChecksPassed(TorchFunctionMode):
     """While it is entered, a tensor on whose truth nothing but an error depends has the truth that raises none.
 
-    passed: takes where each of them stands.
+    passed: takes what each of them is for, and where it stands.
     """
 
     def __init__(self, passed: set[str]) -> None:
@@ -56,10 +66,13 @@ class ChecksPassed(TorchFunctionMode):
         """Calls it, unless the answer is known."""
         if getattr(func, "__name__", "") == "__bool__":
             asking = _asking(sys._getframe(1))
-            truth = _passed(asking)
+            truth, place = _passed(asking), f"{os.path.basename(asking.f_code.co_filename)}:{asking.f_lineno}"
             if truth is not None:
-                self._passed.add(f"{os.path.basename(asking.f_code.co_filename)}:{asking.f_lineno}")
+                self._passed.add(f"to raise ({place})")
                 return truth
+            if _is_bounded(asking):
+                self._passed.add(f"to bound what is not finite ({place})")
+                return True
         return func(*args, **(kwargs or {}))
 
 
@@ -79,6 +92,15 @@ def _passed(frame: FrameType) -> bool | None:
     place = next(islice(code.co_positions(), at // 2, None))
     checks = _called(code.co_filename) if name.startswith(_CALLS) else _checks(code.co_filename)
     return None if place not in checks or any(map(_caught, _of_users(frame))) else checks[place]
+
+
+def _is_bounded(frame: FrameType) -> bool:
+    """Whether the frame asks whether all numbers are finite, to bound them where they are not."""
+    code, at = frame.f_code, frame.f_lasti
+    if not _of_a_library(frame) or not dis.opname[code.co_code[at]].startswith(_JUMPS):
+        return False
+    bounded = frame.f_locals.get(_bounds(code.co_filename).get(next(islice(code.co_positions(), at // 2, None)), ""))
+    return isinstance(bounded, torch.Tensor) and bounded.dtype in (torch.float64, torch.float32, torch.bfloat16)
 
 
 def _of_a_library(frame: FrameType) -> bool:
@@ -111,6 +133,18 @@ def _checks(filename: str) -> Mapping[Place, bool]:
         found.update(asked)
         if isinstance(one, ast.stmt) and len(set(asked.values())) == 1:
             found[_place(one)] = next(iter(asked.values()))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _bounds(filename: str) -> Mapping[Place, str]:
+    """The names of what a file bounds where it is not finite, by where that is asked."""
+    found: dict[Place, str] = {}
+    for one in ast.walk(_parsed(filename)):
+        named = _BOUNDED.fullmatch(ast.unparse(one)) if isinstance(one, ast.If) else None
+        if isinstance(one, ast.If) and named is not None:
+            places = (_place(one), *(_place(leaf) for leaf, _ in _leaves(one.test, True)))
+            found.update(dict.fromkeys(places, named[1]))
     return found
 
 
