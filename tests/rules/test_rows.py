@@ -44,6 +44,11 @@ def _masked_mean(h: Tensor, mask: Tensor) -> Tensor:
     return (h.pow(2) * mask).sum() / mask.sum()
 
 
+def _density(h: Tensor) -> Tensor:
+    law = torch.distributions.MultivariateNormal(torch.zeros(8), torch.eye(8), validate_args=False)
+    return law.log_prob(h)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def tokens(h: Tensor) -> Tensor:
     return h.view(-1, 2, 4)
 
@@ -125,6 +130,10 @@ APART: dict[str, Loss] = {
         torch.cat([h, x]).tanh()[: h.shape[0]] * torch.cat([h, x]).tanh().narrow(0, h.shape[0], h.shape[0])
     ).mean(),
     "the last two batches of three": lambda net, h, x, y: torch.cat([x, h, h])[-2 * h.shape[0] :].pow(2).mean(),
+    "solved for each row with one triangle": lambda net, h, x, y: (
+        torch.linalg.solve_triangular(net.layer.weight, h.t(), upper=False).pow(2).mean()
+    ),
+    "a density of rows": lambda net, h, x, y: _density(h).mean(),
     "places that each row's numbers fill": lambda net, h, x, y: h.masked_scatter(x > 0, x.tanh()).pow(2).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }

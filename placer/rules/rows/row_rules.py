@@ -115,6 +115,8 @@ def _grids(call: Call, lays: Lays) -> list[Standing] | None:
 
 def _matrices(call: Call, lays: Lays) -> list[Standing] | None:
     """Functions of matrices: rows in a dim before the last two (of vectors beside them: before the last)."""
+    if _columns(call, lays):
+        return _as_results(call)
     rank = max(len(value.shape) for value in call.tensors)
     solved = call.target.rpartition("::")[2].startswith("linalg_solve") and "triangular" not in call.target
     if solved and lays[1] is WHOLE and len(call.tensors[1].shape) == rank - 1:
@@ -124,6 +126,13 @@ def _matrices(call: Call, lays: Lays) -> list[Standing] | None:
         if lay is not WHOLE and not (isinstance(lay, Cut) and lay.parts == 1 and lay.dim < len(value.shape) - inner):
             return None
     return _as_results(call)
+
+
+def _columns(call: Call, lays: Lays) -> bool:
+    """Whether rows are the columns that a triangular matrix, the same for all, is solved for (`MultivariateNormal`)."""
+    if call.name != "linalg_solve_triangular" or call.argument(4, "left", True) is not True:
+        return False
+    return lays[0] is WHOLE and lays[1] == Cut(len(call.tensor(1).shape) - 1)
 
 
 def _recurrent(call: Call, lays: Lays) -> list[Standing] | None:
