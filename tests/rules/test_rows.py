@@ -134,6 +134,7 @@ APART: dict[str, Loss] = {
         torch.linalg.solve_triangular(net.layer.weight, h.t(), upper=False).pow(2).mean()
     ),
     "a density of rows": lambda net, h, x, y: _density(h).mean(),
+    "rows taken apart and joined again": lambda net, h, x, y: torch.cat(list(tokens(h))).tanh().mean(),
     "places that each row's numbers fill": lambda net, h, x, y: h.masked_scatter(x > 0, x.tanh()).pow(2).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }

@@ -62,6 +62,35 @@ def test_what_writes_through_a_view_computes_what_the_model_computes(name: str) 
     assert [str(node.target) for node in writes(traced)] == CHAINS.get(name, [])
 
 
+class Joins(nn.Module):
+    """Rows taken apart and joined again in a new tensor, which is written to beside what they were taken from."""
+
+    def __init__(self, dim: int, order: int = 1) -> None:
+        super().__init__()
+        self.one, self.dim, self.order = nn.Linear(8, 8), dim, order
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.one(x).unflatten(1, (2, 2, 2))
+        joined = torch.cat(tokens.unbind(self.dim)[:: self.order], self.dim)
+        joined.mul_(2)
+        return (tokens.sum() + joined.flatten().cumsum(0).sum()) / x.shape[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("dim", "order"), [(0, 1), (1, 1), (-3, 1), (1, -1)])
+def test_what_is_taken_apart_and_joined_again_is_as_many_as_there_are(dim: int, order: int) -> None:
+    model = Joins(dim, order).double()
+    traced = tracer.trace(model, {"x": ((8, 8), "float64")})
+    for rows in (8, 5):
+        given = torch.randn(rows, 8, dtype=torch.float64)
+        found = torch.autograd.grad(traced.module(given)[0], [*traced.module.parameters()])
+        assert all(map(torch.equal, found, torch.autograd.grad(model(given), [*model.parameters()])))
+
+
+def test_rows_that_are_joined_in_another_order_stay_whole() -> None:
+    loss = tracer.capture(Joins(0, -1), batch={"x": (8, 8)}).loss
+    assert loss.reduction == "other" and "of 8 rows alone" in loss.why
+
+
 def writes(traced: tracer.Traced) -> list[fx.Node]:
     """Those that write; `detach_` only tells autograd."""
     nodes = (node for node in traced.module.graph.nodes if isinstance(node.target, torch._ops.OpOverload))

@@ -190,6 +190,11 @@ class _Copier:
         along = explicit.gathered_dim(node)
         if along is not None:
             return self.graph.call_function(torch.ops.aten.gather.default, (given[0], along, given[1]))
+        again = explicit.rejoined(node)
+        if again is not None:
+            whole, dim = again
+            flat = self._beside(node, around, torch.ops.aten.flatten.using_ints, (known[whole], dim, dim + 1))
+            return self.graph.call_function(torch.ops.aten.clone.default, (flat,))
         if explicit.must_lie_in_order(node, _source(node)):
             laid = self._beside(node, around, torch.ops.aten.contiguous.default, given[:1])
             given = (laid, *given[1:])

@@ -6,11 +6,14 @@
     fill_diagonal_(x, 0)           a write into the diagonal of a matrix, which has a form that does not write
     tile(x, 2)                     `repeat` along each of its dims
     take_along_dim(x, index, dim)  `gather`, where the other dims have the same sizes in both
+    cat(list(x))                   two dims made one, whatever number of them there is
 
 In: nodes of an export, with what they were given (`meta["val"]`). The plain graph has other calls in their place.
 """
 
 from __future__ import annotations
+
+import operator
 
 import torch
 from torch import fx
@@ -77,6 +80,23 @@ def gathered_dim(node: fx.Node) -> int | None:
     given, taken = list(_given(node).shape), list(index.meta["val"].shape)
     given[dim] = taken[dim] if len(given) == len(taken) else given[dim]
     return dim if given == taken else None
+
+
+def rejoined(node: fx.Node) -> tuple[fx.Node, int] | None:
+    """What a cat joins again that was taken apart along the same dim, all of it in order, and the dim; else None."""
+    parts = node.args[0] if node.target is aten.cat.default else None
+    first = parts[0] if isinstance(parts, (tuple, list)) and parts else None
+    apart = first.args[0] if isinstance(first, fx.Node) and first.target is operator.getitem else None
+    if not isinstance(parts, (tuple, list)) or not isinstance(apart, fx.Node) or apart.target is not aten.unbind.int:
+        return None
+    shape, whole = _given(apart).shape, apart.args[0]
+    dim, along = ((one.args[1] if len(one.args) > 1 else one.kwargs.get("dim", 0)) for one in (apart, node))
+    if not isinstance(dim, int) or not isinstance(along, int) or len(shape) < 2 or not isinstance(whole, fx.Node):
+        return None
+    dim %= len(shape)
+    taken = [(one.target, *one.args) for one in parts if isinstance(one, fx.Node)]
+    all_of_it = taken == [(operator.getitem, apart, at) for at in range(shape[dim])] and len(taken) == len(parts)
+    return (whole, dim) if all_of_it and along % (len(shape) - 1) == dim else None
 
 
 def must_lie_in_order(node: fx.Node, where: str) -> bool:
