@@ -33,6 +33,7 @@ from placer.runtime.stages.piece_nodes import op_nodes
 from placer.runtime.stages.recompute import Rerun, runs_again, runs_once, runs_once_together, runs_together
 from placer.runtime.stages.stage import Runner, StageModule, stage_code
 from placer.runtime.weights.meta_model import MetaModel, shapes
+from placer.runtime.weights.model_state import unread
 from placer.runtime.weights.rank_weights import ChunkMap, RankWeights
 from placer.spmd.parameter_layouts import parameter_states
 
@@ -58,7 +59,8 @@ class RankModel:
         if plan.layouts:
             cut = replace(cut, lowering=LocalBlocks.of(plan, axis))
         cut = replace(cut, kept=frozenset(_kept_results(plan, cut, rank)))
-        pieces = Pieces(parameter_states(plan), axis)
+        whole = unread(source.model, cut)
+        pieces = Pieces({name: state for name, state in parameter_states(plan).items() if name not in whole}, axis)
         chunks = ChunkMap(shapes(source.model), pieces, _read_only(plan, rank))
         weights = RankWeights(source.model, source.source, chunks, device)
         return RankModel(

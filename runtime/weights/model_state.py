@@ -151,7 +151,7 @@ def model_state(
 ) -> ModelState:  # fmt: skip
     """The state of the model of `cut` as rank `rank` holds it in its `stages`; `read` gives what no stage reads."""
     model = cut.model
-    rest = {name: read(name) for name in _unread(model, cut)} if rank == 0 else {}
+    rest = {name: read(name) for name in unread(model, cut)} if rank == 0 else {}
     persistent = shapes_of(model.state_dict(keep_vars=True))
     return ModelState(
         stages=stages, rest=rest, aliases=_aliases(model), persistent=persistent,
@@ -168,8 +168,9 @@ def _aliases(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {name: tuple(n for n in names if n != name) for names in by_tensor.values() for name in names}
 
 
-def _unread(model: nn.Module, cut: CutModel) -> tuple[str, ...]:
-    """The names of what no stage reads."""
+def unread(model: nn.Module, cut: CutModel) -> tuple[str, ...]:
+    """The names of what no stage reads, not even what a layout may cut of it: a block may have ops that lead nowhere,
+    such as a dropout of a last layer's second output."""
     read = {
         str(source.target)
         for nodes in cut.nodes_of.values()

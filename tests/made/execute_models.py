@@ -217,3 +217,21 @@ class Preferring(nn.Module):
 def preferring() -> nn.Module:
     """Preferring."""
     return Preferring()
+
+
+class TwoWays(nn.Module):
+    """Layers with two outputs, of the second of which the last layer's leads nowhere."""
+
+    def __init__(self, width: int = 16, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({way: nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, width)) for way in "ab"})
+            for _ in range(layers)
+        )
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a, b = x, x * 0.5
+        for layer in self.layers:
+            a, b = a + layer["a"](a) + b, b + functional.dropout(layer["b"](b), 0.1)  # type: ignore[index]
+        return functional.mse_loss(self.head(a), y)

@@ -230,3 +230,11 @@ def after_change(plan: Plan, change: Callable[[Executor, nn.Module], None]) -> s
     except UsageError as error:
         return str(error)
     return executor.full_state_dict()
+
+
+def given_back(plan: Plan) -> tuple[str, ...]:
+    """The names of the tensors that are not those that were loaded in place of the first."""
+    executor = load(plan, capture=capture_of(plan))
+    wanted = {name: value + 1 for name, value in executor.full_state_dict().items()}
+    executor.load_state_dict(wanted)
+    return _different(executor.full_state_dict(), wanted)

@@ -28,9 +28,12 @@ from eager_ranks import (
     trained,
 )
 from examples.parity.cases import Case, plan_of
+from examples.parity.splits import fast_links, searched, widened
 from execute_models import DELICATE
 from placer.plans.plan import Sharding
+from placer.spmd.parameter_layouts import parameter_states
 from pool import on_ranks
+from weight_ranks import given_back
 from writing_models import BATCH
 
 CASES = [
@@ -94,6 +97,15 @@ def test_weights_that_are_loaded_after_an_evaluation_are_those_that_train(shardi
     plan = plan_of(replace(CASES[0], model="execute_models:added", shapes=DELICATE, sharding=sharding))
     for plain, evaluated in on_ranks(2, loaded_again, plan):
         assert all(torch.equal(plain[name], evaluated[name]) for name in plain)
+
+
+def test_a_state_is_loaded_into_weights_that_a_layout_would_cut_and_no_block_runs() -> None:
+    case = Case(model="execute_models:TwoWays", shapes=BATCH)
+    whole = plan_of(case)
+    layout = searched(whole.graph, whole.model, 8, "tensor", 2)[0]
+    plan = widened(whole, layout, fast_links(2))
+    assert any("layers.2.b" in name for name in parameter_states(plan))
+    assert on_ranks(2, given_back, plan) == [()] * 2
 
 
 def test_closing_an_executor_leaves_a_group_alone_that_somebody_else_made() -> None:
