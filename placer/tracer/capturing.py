@@ -44,7 +44,7 @@ from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
 from placer.tracer.functional.dropout_apart import dropout_apart
 from placer.tracer.graph_builder import assembled
-from placer.tracer.inputs.asked_by_model import in_evaluation, of_checks, of_evaluation, passed_over
+from placer.tracer.inputs.asked_by_model import in_evaluation, of_checks, of_evaluation, of_places, passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.inputs.casting import RUN_DTYPES, batch_in, in_dtype
@@ -111,7 +111,7 @@ def capture(
 
         graph = _with_opaque(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
     why = min(parted, default="")
-    said = (*modes, *passed_over(built), *of_evaluation(why), *of_checks(passed))
+    said = (*modes, *passed_over(built), *of_evaluation(why), *of_checks(passed), *of_places(graph))
     return replace(graph, evaluation=why, notes=(*graph.notes, *said))
 
 
@@ -166,7 +166,10 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             name = to_blame(source.model, error, found, source.opaque, functools.partial(_failing, source, error))
             within = {part for part in parts if part.startswith(f"{name}.")}
             if not name or name in parts or not within <= set(found):
-                raise with_first(error, found) from error
+                told = with_first(error, found)
+                if told is error:
+                    raise
+                raise told from error
             kept = {part: cost for part, cost in parts.items() if part not in within}
             source = replace(source, opaque={**kept, name: OpaqueCost()})
             first = next((found[part] for part in found if part in within), error)

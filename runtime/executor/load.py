@@ -14,6 +14,7 @@ from placer import legality
 from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.provenance import import_model
+from placer.plans.schedule import SPLIT_BACKWARD
 from placer.program.lowering import lower
 from placer.program.ranks import connected_with, position_of_rank
 from placer.program.told import told_weights
@@ -107,7 +108,7 @@ def load(
     executor = _executor(rank_model, state, groups, optimizer, synchrony)
     executor.joined = not met
     if model is not None:
-        executor.given = GivenModel(source.model, rank_model.chunks)
+        executor.given = GivenModel(source.model, rank_model.chunks, freezes=_freezes(plan))
     return executor
 
 
@@ -142,6 +143,12 @@ def require_loss(plan: Plan, cut: CutModel) -> None:
         raise UsageError(
             f"{plan.graph.name} gives no loss ({plan.graph.loss.why}); plan with a batch that has labels, or a loss_fn"
         )
+
+
+def _freezes(plan: Plan) -> bool:
+    """Whether every rank trains whole parameters by themselves, so that one without a gradient stays as it is."""
+    alone = all(stage.replicas == 1 and stage.degree == 1 for stage in plan.stages)
+    return alone and plan.settings.precision in ("float32", "float64") and plan.schedule not in SPLIT_BACKWARD
 
 
 def _executor(

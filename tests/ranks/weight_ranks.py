@@ -202,6 +202,19 @@ def freeze_for_a_while(executor: Executor, model: nn.Module) -> None:
     model.requires_grad_(True)
 
 
+def zero_a_row(executor: Executor, model: nn.Module) -> None:
+    """Writes one row of one weight."""
+    with torch.no_grad():
+        next(one for one in model.parameters() if one.dim() > 1)[0] = 0.0
+
+
+def as_advised(executor: Executor, model: nn.Module) -> None:
+    """The same in a model that has the weights of the run, to which it is given."""
+    model.load_state_dict(executor.full_state_dict())
+    zero_a_row(executor, model)
+    executor.load_state_dict(model.state_dict())
+
+
 def halve(executor: Executor, model: nn.Module) -> None:
     """Writes every weight."""
     with torch.no_grad():

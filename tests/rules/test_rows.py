@@ -135,6 +135,9 @@ APART: dict[str, Loss] = {
     ),
     "a density of rows": lambda net, h, x, y: _density(h).mean(),
     "rows taken apart and joined again": lambda net, h, x, y: torch.cat(list(tokens(h))).tanh().mean(),
+    "rows that lie across, taken apart and joined again in order": lambda net, h, x, y: (
+        torch.cat(list(tokens(h).transpose(1, 2))).view(-1, 2).tanh().mean()
+    ),
     "places that each row's numbers fill": lambda net, h, x, y: h.masked_scatter(x > 0, x.tanh()).pow(2).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }
@@ -193,6 +196,10 @@ MIXED: dict[str, tuple[Loss, str]] = {
     ),
     "places of the same mask for all rows": (
         lambda net, h, x, y: h.masked_scatter(net.norm.weight > 0, x).pow(2).mean(),
+        "aten.masked_scatter.default",
+    ),
+    "places of more columns than are filled": (
+        lambda net, h, x, y: h[:, :1].masked_scatter(x > 0, x.tanh()).pow(2).mean(),
         "aten.masked_scatter.default",
     ),
     "places that the same numbers fill": (

@@ -18,9 +18,16 @@ from weight_plans import WORDS, layouts, split_and_sharded
 ADAPTED = replace(WORDS, model="examples.parity.models:adapted_words")
 PLANS = {**layouts(ADAPTED), "TP2 x FSDP2": split_and_sharded(ADAPTED)}
 
-HELD_WHOLE = ("one device", "DP2", "PP2 x ZeRO1", "SP2 x PP2")  # every weight in the model's own memory, on some rank
+HELD_WHOLE = (
+    "one device",
+    "DP2",
+    "PP2",
+    "PP2 x ZeRO1",
+    "SP2 x PP2",
+)  # every weight in the model itself, on some rank
 HELD_ASIDE = ("FSDP2", "TP2", "PP2 x FSDP2")
 GIVEN = {name: plan for name, plan in layouts().items() if name in (*HELD_WHOLE, *HELD_ASIDE)}
+TRAINS_ALONE = ("one device", "PP2")
 SIXTEEN_BITS = plan_of(replace(WORDS, replicas=2, precision="bfloat16"))
 
 
@@ -41,11 +48,14 @@ def on_one_device(change: Callable[..., None]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_freezing_between_steps_is_refused_and_freezing_for_a_while_is_not(name: str) -> None:
+def test_freezing_between_steps_is_followed_or_refused_and_freezing_for_a_while_is_not(name: str) -> None:
     plan = GIVEN[name]
     for told in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.freeze):
-        assert isinstance(told, str)
-        assert "frozen since then" in told and "plan the model as it is now" in told
+        if name in TRAINS_ALONE:
+            assert isinstance(told, dict) and same(told, on_one_device(weight_ranks.freeze))
+        else:
+            assert isinstance(told, str)
+            assert "frozen since then" in told and "plan the model as it is now" in told
     for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.freeze_for_a_while):
         assert isinstance(state, dict) and same(state, on_one_device(weight_ranks.freeze_for_a_while))
 
@@ -67,6 +77,8 @@ def test_a_model_that_is_given_the_weights_of_its_run_trains_on(name: str) -> No
     plan = GIVEN[name]
     for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.bring_up):
         assert isinstance(state, dict) and same(state, on_one_device(weight_ranks.bring_up))
+    for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.as_advised):
+        assert isinstance(state, dict) and same(state, on_one_device(weight_ranks.zero_a_row))
 
 
 def test_what_float32_masters_would_overwrite_is_refused() -> None:

@@ -192,6 +192,16 @@ def test_a_part_that_nobody_asked_for_and_that_fails_is_told_with_what_it_was_ta
         capture(model, batch={"input": (ROWS, WIDTH)}, opaque=["1"])
 
 
+def test_an_error_is_not_its_own_cause() -> None:
+    class Asking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises(CaptureError) as told:
+        capture(Asking(), batch={"x": (ROWS, WIDTH)})
+    assert told.value.__cause__ is not told.value
+
+
 def test_it_is_placed_whole_and_a_pipeline_goes_around_it() -> None:
     plan = placer.plan("opaque_models:routed", "a100x2", batch=BATCH, pins=("pipeline=2",))
     assert len(plan.stages) == 2

@@ -237,7 +237,8 @@ def _losses(call: Call, lays: Lays) -> list[Standing] | None:
 def _scattered(call: Call, lays: Lays) -> list[Standing] | None:
     """`masked_scatter(x, mask, numbers)`: the places of each row take its own numbers, which the run sees to."""
     x, mask, numbers = call.tensors
-    outermost = len(mask.shape) == len(x.shape) and mask.shape[0] == x.shape[0] and row_dims(numbers.shape) == [0]
+    filled = call.outputs[0].shape == x.shape and row_dims(numbers.shape) == [0]
+    outermost = filled and len(mask.shape) == len(x.shape) and mask.shape[0] == x.shape[0]
     return [Cut(0)] if outermost and all(lay == Cut(0) for lay in lays) else None
 
 

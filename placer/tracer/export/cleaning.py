@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import fx, nn
@@ -194,7 +195,10 @@ class _Copier:
         if again is not None:
             whole, dim = again
             flat = self._beside(node, around, torch.ops.aten.flatten.using_ints, (known[whole], dim, dim + 1))
-            return self.graph.call_function(torch.ops.aten.clone.default, (flat,))
+            in_order = {"memory_format": torch.contiguous_format}
+            return self.graph.call_function(
+                torch.ops.aten.clone.default, (flat,), cast("dict[str, Argument]", in_order)
+            )
         if explicit.must_lie_in_order(node, _source(node)):
             laid = self._beside(node, around, torch.ops.aten.contiguous.default, given[:1])
             given = (laid, *given[1:])

@@ -96,6 +96,7 @@ def rejoined(node: fx.Node) -> tuple[fx.Node, int] | None:
     dim %= len(shape)
     taken = [(one.target, *one.args) for one in parts if isinstance(one, fx.Node)]
     all_of_it = taken == [(operator.getitem, apart, at) for at in range(shape[dim])] and len(taken) == len(parts)
+    all_of_it &= node.meta["val"].is_contiguous()
     return (whole, dim) if all_of_it and along % (len(shape) - 1) == dim else None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from placer.graph import Graph
 from placer.tracer.export.modes import still_parts
 
 
@@ -35,6 +36,16 @@ def of_checks(passed: set[str]) -> Iterator[str]:
     for what_for in sorted({one.partition(" (")[0] for one in passed}):
         first = min(one for one in passed if one.startswith(what_for))
         yield f"a run does not look at values, as the model does {first}: it takes them for right"
+
+
+def of_places(graph: Graph) -> Iterator[str]:
+    """What is said of a model that fills places of a mask one after another, which divided rows must do alike."""
+    if any(op.target.endswith("::masked_scatter") for _, op in graph.ops):
+        yield (
+            "where the batch is divided, a run stops at rows of which masked_scatter has more or fewer places to fill "
+            "than the row has numbers (image tokens, say, and features of its image); if such come, plan with "
+            "--pin data=1 --pin microbatches=1"
+        )
 
 
 def of_evaluation(why: str) -> Iterator[str]:
