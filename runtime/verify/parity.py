@@ -114,15 +114,16 @@ def verify(
 
 def _subjects(given: _Inputs, asked: PrecisionAsked) -> tuple[tuple[Subject, ...], str]:
     """What is run, float64 first, and why that is left out, if it is."""
+    if given.plan.settings.precision == "float64" and not given.plan.compresses:
+        return (_own(given),), ""
     found, why = list[Subject](), ""
-    exact = given.plan.settings.precision == "float64" and not given.plan.compresses
-    if asked != "plan" or exact:
+    if asked != "plan":
         wide, why = _wide(given)
         if wide is not None:
             found.append(wide)
-        elif asked == "float64" or exact:
+        elif asked == "float64":
             raise UsageError(f"{why}; verify in the plan's own precision: --precision plan")
-    if not exact and asked != "float64":
+    if asked != "float64":
         found.append(_own(given))
     return tuple(found), why
 

@@ -16,10 +16,10 @@ import verify_ranks
 import writing_models
 from examples.parity import models as parity_models
 from examples.parity.cases import Case, capture_of, plan_of
-from placer import api
+from placer import api, tracer
 from placer.errors import UsageError
 from placer.graph import Graph
-from placer.plans.settings import RunSettings
+from placer.plans.settings import Precision, RunSettings
 from placer.runtime.stages.dropout import dropout
 from placer.runtime.stages.keyed_numbers import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
@@ -218,6 +218,15 @@ def test_a_batch_that_one_device_has_no_memory_for_is_refused(monkeypatch: pytes
     monkeypatch.setattr(memory, "_free", lambda device: 1000)
     with pytest.raises(UsageError, match=r"the whole batch of 8 rows in float32.*fewer rows"):
         parity.verify(plan_of(replace(WORDS, precision="float32")), 1)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_what_no_precision_can_do_is_said_without_advice_of_another(precision: Precision) -> None:
+    plan = plan_of(Case(model="examples.models:tiny_gpt2", precision=precision))
+    batch = {name: one + 10_000 for name, one in tracer.random_batch(plan.graph, plan.rows, 0).items()}
+    with pytest.raises(UsageError, match=f"one device cannot do a step of the model in {precision}: index") as told:
+        parity.verify(plan, 1, batches=[batch])
+    assert "--precision" not in str(told.value)
 
 
 def test_the_report_says_what_was_compared_and_what_was_handed_over() -> None:
