@@ -26,6 +26,7 @@ from placer.program.buckets import parameter_users
 from placer.runtime.data_parallel.given_parameters import (
     GivenParameters,
     OptimizerFactory,
+    made_of,
     name_beside,
     require_all_copies,
 )
@@ -128,11 +129,13 @@ def _require_same_groups(plan: Plan, make: OptimizerFactory) -> None:
 
 
 def _require_made_of(make: OptimizerFactory, shapes: Mapping[str, Sequence[int]], copies: Mapping[str, str]) -> None:
-    """Raise UsageError where the function that makes the optimizer of all parameters has no use for those of a rank;
-    one without any has no optimizer."""
+    """Raise UsageError where the function that makes the optimizer of all parameters has no use for those of a rank, or
+    holds others in their place: on all ranks, not on that one alone. One without any has no optimizer."""
     try:
         if shapes:
-            make(_without_memory(shapes, copies))
+            made_of(_without_memory(shapes, copies), make)
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(
             f"the optimizer's function makes one of all parameters and none of those that a rank has alone, as "

@@ -154,6 +154,14 @@ def last_alone(given: GivenParameters) -> torch.optim.Optimizer:
     return torch.optim.SGD([one for name, one in given.named() if name in last], lr=0.1)
 
 
+def last_or_other(given: GivenParameters) -> torch.optim.Optimizer:
+    """Of those, or of a tensor that is none of the model's, for want of another."""
+    plan = tiny_plan(2, 2, model="untied")
+    last = set(parameter_users(plan, 1))
+    mine = [one for name, one in given.named() if name in last]
+    return torch.optim.SGD(mine or [nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
 def grouped(given: GivenParameters) -> torch.optim.Optimizer:
     """In two groups, of which a rank may have one alone."""
     return torch.optim.SGD([{"params": [p for p in given if (p.ndim > 1) == matrix]} for matrix in (True, False)])
@@ -162,6 +170,8 @@ def grouped(given: GivenParameters) -> torch.optim.Optimizer:
 def test_a_function_that_takes_nothing_of_what_a_rank_has_is_refused_before_the_run() -> None:
     with pytest.raises(UsageError, match=r"none of those that a rank has alone, as .*empty parameter list.*freeze"):
         require_elementwise(tiny_plan(2, 2, model="untied"), last_alone)
+    with pytest.raises(UsageError, match="none of those its function was given"):
+        require_elementwise(tiny_plan(2, 2, model="untied"), last_or_other)
     for plan in (tiny_plan(2, 1, model="untied"), tiny_plan(2, 1, model="untied", sharding="parameters")):
         require_elementwise(plan, last_alone)
     require_elementwise(tiny_plan(2, 2, model="untied"), grouped)
