@@ -167,7 +167,7 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             within = {part for part in parts if part.startswith(f"{name}.")}
             if not name or name in parts or not within <= set(found):
                 told = with_first(error, found)
-                if told is error:
+                if told is None:
                     raise
                 raise told from error
             kept = {part: cost for part, cost in parts.items() if part not in within}

@@ -38,12 +38,11 @@ def raised_again(error: CaptureError, found: Mapping[str, CaptureError]) -> Capt
     return first if source_line(error) == source_line(first) else None
 
 
-def with_first(error: CaptureError, found: Mapping[str, CaptureError]) -> CaptureError:
-    """The error; of a part that nobody asked to be opaque with what it was taken for, which comes first."""
-    first = found.get(error.part) if isinstance(error, PartError) else None
-    if first is None or not isinstance(error, PartError):
-        return error
-    why = str(first).rstrip(".")
+def with_first(error: CaptureError, found: Mapping[str, CaptureError]) -> CaptureError | None:
+    """The error of a part that nobody asked to be opaque with what it was taken for, which comes first; else None."""
+    if not isinstance(error, PartError) or error.part not in found:
+        return None
+    why = str(found[error.part]).rstrip(".")
     return PartError(f"{why}. So {error.part} was tried as one opaque op, which fails too: {error}", error.part)
 
 

@@ -46,8 +46,7 @@ class ModelState:
 
     def local(self) -> dict[str, torch.Tensor]:
         """What this rank holds; tied parameters once."""
-        rest = self.rest
-        return {name: t if name in rest else self.pieces.joined(name, t) for name, t in self.held().items()}
+        return {name: self.pieces.joined(name, tensor) for name, tensor in self.held().items()}
 
     def held(self) -> dict[str, torch.Tensor]:
         """The same as it lies here: pieces of what the devices of a replica cut."""

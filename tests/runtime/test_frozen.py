@@ -12,6 +12,7 @@ import torch
 
 import weight_ranks
 from examples.parity.cases import plan_of
+from placer.plans.plan import Plan
 from pool import on_ranks
 from weight_plans import WORDS, layouts, split_and_sharded
 
@@ -47,43 +48,48 @@ def on_one_device(change: Callable[..., None]) -> dict[str, torch.Tensor]:
     return found
 
 
+def require_followed(plan: Plan, change: Callable[..., None], on_one: Callable[..., None] | None = None) -> None:
+    """Assert that every rank goes on after a change as one device does, there after the change `on_one`."""
+    expected = on_one_device(on_one or change)
+    for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, change):
+        assert isinstance(state, dict) and same(state, expected)
+
+
+def require_refused(plan: Plan, change: Callable[..., None], *words: str) -> None:
+    """Assert that every rank refuses the step after a change, with these words."""
+    for told in on_ranks(plan.world_size, weight_ranks.after_change, plan, change):
+        assert isinstance(told, str) and all(word in told for word in words)
+
+
 @pytest.mark.parametrize("name", GIVEN)
 def test_freezing_between_steps_is_followed_or_refused_and_freezing_for_a_while_is_not(name: str) -> None:
     plan = GIVEN[name]
-    for told in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.freeze):
-        if name in TRAINS_ALONE:
-            assert isinstance(told, dict) and same(told, on_one_device(weight_ranks.freeze))
-        else:
-            assert isinstance(told, str)
-            assert "frozen since then" in told and "plan the model as it is now" in told
-    for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.freeze_for_a_while):
-        assert isinstance(state, dict) and same(state, on_one_device(weight_ranks.freeze_for_a_while))
+    if name in TRAINS_ALONE:
+        require_followed(plan, weight_ranks.freeze)
+    else:
+        require_refused(plan, weight_ranks.freeze, "frozen since then", "plan the model as it is now")
+    require_followed(plan, weight_ranks.freeze_for_a_while)
 
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_weights_written_between_steps_are_followed_or_refused(name: str) -> None:
     plan = GIVEN[name]
-    for found in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.halve):
-        if name in HELD_WHOLE:
-            assert isinstance(found, dict) and same(found, on_one_device(weight_ranks.halve))
-        else:
-            assert isinstance(found, str) and "written since then" in found
-    for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.halve_state):
-        assert isinstance(state, dict) and same(state, on_one_device(weight_ranks.halve))
+    if name in HELD_WHOLE:
+        require_followed(plan, weight_ranks.halve)
+    else:
+        require_refused(plan, weight_ranks.halve, "written since then")
+    require_followed(plan, weight_ranks.halve_state, weight_ranks.halve)
 
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_model_that_is_given_the_weights_of_its_run_trains_on(name: str) -> None:
     plan = GIVEN[name]
-    for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.bring_up):
-        assert isinstance(state, dict) and same(state, on_one_device(weight_ranks.bring_up))
-    for state in on_ranks(plan.world_size, weight_ranks.after_change, plan, weight_ranks.as_advised):
-        assert isinstance(state, dict) and same(state, on_one_device(weight_ranks.zero_a_row))
+    require_followed(plan, weight_ranks.bring_up)
+    require_followed(plan, weight_ranks.as_advised, weight_ranks.zero_a_row)
 
 
 def test_what_float32_masters_would_overwrite_is_refused() -> None:
-    for told in on_ranks(2, weight_ranks.after_change, SIXTEEN_BITS, weight_ranks.halve):
-        assert isinstance(told, str) and "load_state_dict" in told
+    require_refused(SIXTEEN_BITS, weight_ranks.halve, "load_state_dict")
     for state in on_ranks(2, weight_ranks.after_change, SIXTEEN_BITS, weight_ranks.bring_up):
         assert isinstance(state, dict)
 
