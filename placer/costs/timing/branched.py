@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from placer.costs.timing.played import Turn, Wire, played
 from placer.costs.timing.step import StageCost
@@ -23,26 +22,23 @@ from placer.plans.stage_graph import StageGraph
 
 # (stage that makes, stage that reads) -> the messages of each microbatch: values on, or their gradients back.
 Messages = Mapping[tuple[int, int], Sequence[Wire]]
-# Orders whose places are remembered: searches ask for plans of one after another. By definition no price.
+# Orders whose turns are remembered: searches ask for plans of one after another. By definition no price.
 REMEMBERED = 64
 # Of each stage the seconds of each microbatch.
 PassSeconds = Sequence[Sequence[float]]
 
-# An action, or the number of a stage whose gradients are reduced; None: nothing more.
-_Does = Action | int | None
+# The kinds of actions in the order in which `_computed` has the seconds of a stage.
+_KINDS: Sequence[ActionKind] = ("F", "B", "I", "W")
+# A message that takes no time.
+_AT_ONCE = Wire(0.0, 0.0)
+
+# The messages that a turn reads, and the number of what it computes; None: an end of a message.
+_Does = tuple[tuple[int, ...], int] | None
 # The stages at both ends of messages.
 _Ends = tuple[tuple[int, int], ...]
 # What a position comes to: when, what comes first then (0 messages, 1 reductions, 2 actions), the position that makes
 # it, the number of the message or of the action in its line, and what it does.
 _Entry = tuple[float, int, int, int, _Does]
-
-
-class _Place(NamedTuple):
-    """A `Turn` before its seconds are known."""
-
-    met: tuple[int, ...]
-    read: tuple[int, ...]
-    does: _Does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +66,10 @@ class BranchedOrder:
     def step(self) -> BranchedStep:
         """The step, and how much shorter it would be if messages took no time."""
         reducing = tuple([stage.buckets > 0 for stage in self.stages])
-        places = _places(self.order, self.graph, tuple(self.sent), tuple(self.returned), reducing)
-        lines = [[Turn(met, read, self._spent(does)) for met, read, does in line] for line in places]
+        lines = _turns(self.order, self.graph, tuple(self.sent), tuple(self.returned), reducing)
         wires = [wire for messages in (self.sent, self.returned) for own in messages.values() for wire in own]
-        seconds, free = (self._met(played(lines, each)) for each in (wires, [Wire(0.0, 0.0)] * len(wires)))
+        computed = self._computed()
+        seconds, free = (self._met(played(lines, computed, each)) for each in (wires, [_AT_ONCE] * len(wires)))
         return BranchedStep(seconds=seconds + max(self._updates()), communication=max(0.0, seconds - free))
 
     def _met(self, done: Sequence[float]) -> float:
@@ -86,10 +82,16 @@ class BranchedOrder:
                 clock[position] = clock[at[0]] = max(clock[position], clock[at[0]]) + stage.tied
         return max(clock)
 
-    def _spent(self, does: _Does) -> float:
-        if isinstance(does, Action):
-            return self._seconds(does)
-        return 0.0 if does is None else self.stages[does].buckets
+    def _computed(self) -> list[float]:
+        """Seconds of what turns compute: none, sums of stages, and of each its microbatches by kind of action."""
+        found = [0.0, *[stage.buckets for stage in self.stages]]
+        passes = zip(self.stages, self.forward, self.backward, self.weight, strict=True)
+        for stage, forward, backward, weight in passes:
+            whole, inputs = list(backward), [both - one for both, one in zip(backward, weight, strict=True)]
+            whole[-1] += stage.scattered
+            inputs[-1] += stage.scattered
+            found += [*forward, *whole, *inputs, *weight]
+        return found
 
     def _updates(self) -> list[float]:
         """Seconds of the update of each position, and of gathering what was updated."""
@@ -98,34 +100,27 @@ class BranchedOrder:
             found[position] += stage.optimizer + stage.gathered
         return found
 
-    def _seconds(self, action: Action) -> float:
-        stage, microbatch = action.stage, action.microbatch
-        if action.kind == "F":
-            return self.forward[stage][microbatch]
-        weight = 0.0 if action.kind == "B" else self.weight[stage][microbatch]
-        if action.kind == "W":
-            return weight
-        scattered = self.stages[stage].scattered if microbatch == len(self.backward[stage]) - 1 else 0.0
-        return self.backward[stage][microbatch] - weight + scattered
-
 
 @lru_cache(maxsize=REMEMBERED)
-def _places(
+def _turns(
     order: TimedActions, graph: StageGraph, sent: _Ends, returned: _Ends, reducing: tuple[bool, ...]
-) -> tuple[tuple[_Place, ...], ...]:
-    """Of each position what it comes to, in the order of its program (`placer.program.lowering`)."""
-    lines, times = order.actions, order.times
-    count = 1 + max([action.microbatch for line in lines for action in line])
-    entries = [list(_own(position, line, times, reducing)) for position, line in enumerate(lines)]
+) -> tuple[tuple[Turn, ...], ...]:
+    """Of each position its turns, in the order of its program (`placer.program.lowering`)."""
+    times, count = order.times, 1 + max([action.microbatch for line in order.actions for action in line])
+    entries: list[list[_Entry]] = [[] for _ in order.actions]
+    ends: dict[tuple[int, bool], list[float]] = {}
     coming: dict[tuple[bool, int], list[int]] = {}
     for first, (maker, reader, back) in enumerate(_kinds_of_messages(sent, returned)):
         coming.setdefault((back, reader), []).append(first * count)
         at = graph.at[maker]
-        for microbatch, end in enumerate(_ends(maker, back, times, count)):
-            entry = (end, 0, at, first * count + microbatch, None)
-            entries[at].append(entry)
-            entries[graph.at[reader]].append(entry)
-    return tuple(_in_order(own, coming) for own in entries)
+        if (maker, back) not in ends:
+            ends[maker, back] = _ends(maker, back, times, count)
+        own = [(end, 0, at, number, None) for number, end in enumerate(ends[maker, back], first * count)]
+        entries[at] += own
+        entries[graph.at[reader]] += own
+    for position, line in enumerate(order.actions):
+        entries[position] += _own(position, line, times, reducing, coming)
+    return tuple(map(_in_order, entries))
 
 
 def _kinds_of_messages(sent: _Ends, returned: _Ends) -> Iterator[tuple[int, int, bool]]:
@@ -134,36 +129,38 @@ def _kinds_of_messages(sent: _Ends, returned: _Ends) -> Iterator[tuple[int, int,
     yield from ((target, source, True) for source, target in returned)
 
 
-def _own(
-    position: int, line: Sequence[Action], times: Mapping[Action, tuple[float, float]], reducing: Sequence[bool]
-) -> Iterator[_Entry]:
-    """What a position does, and what it reduces behind the last action of a stage."""
-    last = {action.stage: number for number, action in enumerate(line)}
-    for number, action in enumerate(line):
-        start, end = times[action]
-        yield start, 2, position, number, action
-        if last[action.stage] == number and reducing[action.stage]:
-            yield end, 1, position, number, action.stage
-
-
-def _ends(maker: int, back: bool, times: Mapping[Action, tuple[float, float]], count: int) -> Iterator[float]:
+def _ends(maker: int, back: bool, times: Mapping[Action, tuple[float, float]], count: int) -> list[float]:
     """When a stage has made what it sends of each microbatch: its forwards' end, or that of what its backward sends."""
     kind: ActionKind = "F" if not back else "I" if Action(maker, "I", 0) in times else "B"
-    return (times[Action(maker, kind, microbatch)][1] for microbatch in range(count))
+    return [times[Action(maker, kind, microbatch)][1] for microbatch in range(count)]
 
 
-def _in_order(entries: list[_Entry], coming: Mapping[tuple[bool, int], Sequence[int]]) -> tuple[_Place, ...]:
-    """What one position comes to; `coming` has the number of the first microbatch's messages to a stage."""
-    line: list[_Place] = []
+def _own(
+    position: int, line: Sequence[Action], times: Mapping[Action, tuple[float, float]], reducing: Sequence[bool],
+    coming: Mapping[tuple[bool, int], Sequence[int]],
+) -> Iterator[_Entry]:  # fmt: skip
+    """What a position does, and what it reduces behind the last action of a stage; `coming` has the numbers of the
+    first microbatch's messages to a stage."""
+    last = {action.stage: number for number, action in enumerate(line)}
+    stages, count = len(reducing), 1 + max([action.microbatch for action in line], default=0)
+    for number, action in enumerate(line):
+        stage, kind, microbatch = action
+        firsts = () if kind == "W" else coming.get((kind != "F", stage), ())
+        computes = 1 + stages + (_KINDS.index(kind) + len(_KINDS) * stage) * count + microbatch
+        start, end = times[action]
+        yield start, 2, position, number, (tuple([first + microbatch for first in firsts]), computes)
+        if last[stage] == number and reducing[stage]:
+            yield end, 1, position, number, ((), 1 + stage)
+
+
+def _in_order(entries: list[_Entry]) -> tuple[Turn, ...]:
+    """What one position comes to, as turns; the last one computes nothing."""
+    line: list[Turn] = []
     met: list[int] = []
-    for _, what, _, number, does in sorted(entries):
-        if what == 0:
+    for _, _, _, number, does in sorted(entries):
+        if does is None:
             met.append(number)
-            continue
-        read: tuple[int, ...] = ()
-        if isinstance(does, Action) and does.kind != "W":
-            firsts = coming.get((does.kind != "F", does.stage), ())
-            read = tuple([first + does.microbatch for first in firsts])
-        line.append(_Place(tuple(met), read, does))
-        met.clear()
-    return (*line, _Place(tuple(met), (), None))
+        else:
+            line.append(Turn(tuple(met), *does))
+            met.clear()
+    return (*line, Turn(tuple(met), (), 0))
