@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from placer.strategies.space.block_graph import BlockGraph
-from placer.strategies.space.placements import Placement, Placing, Score
+from placer.strategies.space.placements import Placement, Placing, Score, gathered
 
 # What counts as better: less is rounding.
 LEAST_GAIN = 1e-9
@@ -55,8 +55,10 @@ class Descent:
                 return best
 
     def _shuffled(self, placement: Placement) -> list[Placement]:
-        every = neighbours(placement, self._placing.blocks, self._placing.outline.positions)
-        found = list(filter(self._placing.allowed, dict.fromkeys(every)))
+        problem, blocks = self._placing.problem, self._placing.blocks
+        every = neighbours(placement, blocks, self._placing.outline.positions)
+        alike = dict.fromkeys(gathered(problem, blocks, one) for one in every)
+        found = list(filter(self._placing.allowed, alike))
         self._rng.shuffle(found)
         return found
 

@@ -31,7 +31,7 @@ from placer.strategies.space.outline import (
 )
 from placer.strategies.space.parts import best_of_parts
 from placer.strategies.space.pin_conflicts import require_pins
-from placer.strategies.space.placements import Placement, Placing, Ranges, Score
+from placer.strategies.space.placements import Placement, Placing, Ranges, Score, gathered
 
 # More branches than this rarely compute at the same time, and longer pipelines are found by `stages`.
 MOST_POSITIONS = 8
@@ -87,7 +87,8 @@ def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
         placing = Placing(
             problem=problem, blocks=blocks, outline=outline, layout=layout, recompute=recomputes(problem)[0]
         )
-        for placement in dict.fromkeys((finished_first(costs, outline, blocks, seconds), in_ranges(outline, seconds))):
+        first = gathered(problem, blocks, finished_first(costs, outline, blocks, seconds))
+        for placement in dict.fromkeys((first, in_ranges(outline, seconds))):
             if placing.allowed(placement) and not (found and judged >= (problem.budget or judged + 1)):
                 judged += 1
                 found.append(_start(placing, placement))

@@ -13,7 +13,7 @@ from random import Random
 
 from placer.plans.plan import Plan, Stage
 from placer.strategies.moves.neighbourhood import Neighbourhood, devices_of, loops, units
-from placer.strategies.space.placements import Placement, stage_ranges
+from placer.strategies.space.placements import Placement, gathered, stage_ranges
 
 # How often a whole run is moved, not a part of it, and how often onto devices that nobody uses where there are such.
 MOSTLY_WHOLE, TO_FREE = 0.5, 0.2
@@ -132,6 +132,7 @@ def _placed(around: Neighbourhood, plan: Plan, homes: Placement, meshes: Sequenc
     count, wanted = len(set(homes)), around.problem.pins.pipeline
     if wanted not in (None, count):
         return None
+    homes = gathered(around.problem, around.blocks, homes)
     before = [stage for stage in plan.stages for _ in range(stage.first, stage.last)]
     ranges = stage_ranges(around.blocks, homes) if count > 1 else [(0, len(homes))]
     stages = tuple(_on(before[first], first, last, meshes[homes[first]]) for first, last in ranges)

@@ -19,7 +19,7 @@ from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline, plan_of, recomputes, schedule_name, shardings
-from placer.strategies.space.placements import Placement, Placing
+from placer.strategies.space.placements import Placement, Placing, gathered
 
 # Plans that are looked at for a legal one even where the seconds are over.
 SOME = 64
@@ -109,7 +109,8 @@ def _tried(best: _Best, blocks: BlockGraph, outline: Outline, layout: Layout | N
 
 
 def _plans(placing: Placing, placement: Placement) -> Iterator[Plan]:
-    """The plans of a placement."""
+    """The plans of a placement, twins of a position next to each other."""
+    placement = gathered(placing.problem, placing.blocks, placement)
     cuts = tuple(b for b in range(1, len(placement)) if placement[b] != placement[b - 1])
     used = tuple(dict.fromkeys(placement))
     is_chain = len(cuts) == len(used) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,9 +12,11 @@ from placer.plans.transfers import made_by
 
 @dataclass(frozen=True, kw_only=True)
 class BlockGraph:
-    """`reads[b]`: the blocks whose values block b reads, with these values, in the order of the blocks."""
+    """`reads[b]`: the blocks whose values block b reads, with these values, in the order of the blocks; `kinds[b]`: the
+    number of its class."""
 
     reads: tuple[tuple[tuple[int, tuple[str, ...]], ...], ...]
+    kinds: tuple[int, ...]
 
     @staticmethod
     def of(graph: Graph) -> BlockGraph:
@@ -26,7 +28,7 @@ class BlockGraph:
                 if reference.startswith("b") and made_by(reference)[0] >= 0:
                     values.setdefault(made_by(reference)[0], {})[reference] = None
             found.append(tuple((maker, tuple(own)) for maker, own in sorted(values.items())))
-        return BlockGraph(reads=tuple(found))
+        return BlockGraph(reads=tuple(found), kinds=tuple([block.kind for block in graph.blocks]))
 
     @property
     def size(self) -> int:
@@ -41,6 +43,21 @@ class BlockGraph:
             for maker, _ in before:
                 found[maker].append(block)
         return tuple(map(tuple, found))
+
+    @cached_property
+    def twins(self) -> tuple[tuple[int, ...], ...]:
+        """Blocks of one class that read of the same blocks and are read by the same, as tables of a recommender or
+        heads of tasks: which of them stands where makes no difference."""
+        found: dict[Hashable, list[int]] = {}
+        for block, kind in enumerate(self.kinds):
+            found.setdefault((kind, self.reads[block], self.readers[block]), []).append(block)
+        return tuple(tuple(own) for own in found.values() if len(own) > 1)
+
+    @cached_property
+    def twin_of(self) -> tuple[int, ...]:
+        """Of each block the first of its twins; itself where it has none."""
+        first = {block: own[0] for own in self.twins for block in own}
+        return tuple([first.get(block, block) for block in range(self.size)])
 
     @cached_property
     def branches(self) -> bool:

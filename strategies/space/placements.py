@@ -1,7 +1,9 @@
 """A position for every block, made a plan and judged.
 
 Blocks that follow each other in the model's order on one position are a stage. It ends where something is sent, so
-that it goes at once, and before what must be waited for, so that what does not need it is done by then.
+that it goes at once, and before what must be waited for, so that what does not need it is done by then; not between
+twins, which wait for the same and are waited for together. Which of several twins a position has makes no difference:
+those next to each other, so that they are one stage.
 """
 
 from __future__ import annotations
@@ -79,9 +81,22 @@ def stage_ranges(blocks: BlockGraph, placement: Placement) -> Iterator[tuple[int
             first = block
 
 
+def gathered(problem: Problem, blocks: BlockGraph, placement: Placement) -> Placement:
+    """The same with the twins of a position next to each other; as it is where blocks are pinned to stages."""
+    if problem.pins.stage_of or not blocks.twins:
+        return placement
+    found = list(placement)
+    for twins in blocks.twins:
+        for block, position in zip(twins, sorted([placement[twin] for twin in twins]), strict=True):
+            found[block] = position
+    return tuple(found)
+
+
 def _parted(blocks: BlockGraph, placement: Placement, block: int) -> bool:
     """Whether a stage begins at `block`."""
     own, before = placement[block], placement[block - 1]
+    if own == before and blocks.twin_of[block] == blocks.twin_of[block - 1]:
+        return False
     waits = any(placement[maker] != own for maker, _ in blocks.reads[block])
     sends = any(placement[reader] != before for reader in blocks.readers[block - 1])
     return own != before or waits or sends

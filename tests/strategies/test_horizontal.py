@@ -19,6 +19,7 @@ from placer.search.problem import Pins, Problem, Solution, strategy
 from placer.strategies.horizontal.descent import neighbours
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
 from placer.strategies.space.parts import listed_by_speed, parts
+from placer.strategies.space.placements import gathered, stage_ranges
 from problems import FREE, device, problem
 from problems import cluster as in_one_node
 
@@ -26,6 +27,9 @@ HEAVY = BlockSpec(flops=50_000_000, parameters=200_000)
 THIN = Link(name="thin", latency_seconds=1e-5, bandwidth=1e8)
 # Two towers of three blocks and a head.
 TOWERS = ((), (0,), (1,), (), (3,), (4,), (2, 5))
+
+# Six tables and what reads them all.
+TABLES = ((),) * 6 + (tuple(range(6)),)
 
 # A trunk of two blocks, heads of one, two and four, and the sum of their losses.
 HEADS = ((), (0,), (1,), (1,), (3,), (1,), (5,), (6,), (7,), (2, 4, 8))
@@ -111,6 +115,32 @@ def test_runs_are_what_does_not_branch() -> None:
     blocks = BlockGraph.of(towers())
     assert blocks.runs == ((0, 1, 2), (3, 4, 5), (6,))
     assert blocks.readers[2] == (6,)
+
+
+def test_of_twins_those_of_a_position_are_one_stage() -> None:
+    graph = branching_graph([HEAVY] * 6 + [BlockSpec()], TABLES)
+    blocks, asked = BlockGraph.of(graph), of_two(graph)
+    assert blocks.twins == ((0, 1, 2, 3, 4, 5),)
+    placement = gathered(asked, blocks, (1, 0, 1, 0, 0, 1, 0))
+    assert placement == (0, 0, 0, 1, 1, 1, 0)
+    assert list(stage_ranges(blocks, placement)) == [(0, 3), (3, 6), (6, 7)]
+    pinned = replace(asked, pins=Pins(stage_of=(("1", 1),)))
+    assert gathered(pinned, blocks, (1, 0, 1, 0, 0, 1, 0)) == (1, 0, 1, 0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["greedy", "metis", "heft"])
+def test_twins_on_two_devices_are_two_stages_and_what_reads_them(name: str) -> None:
+    graph = branching_graph([HEAVY] * 6 + [BlockSpec()], TABLES)
+    plan = solve_with(of_two(graph, pins=Pins(pipeline=2), budget=60, rows=1), name).plan
+    assert [(stage.first, stage.last) for stage in plan.stages][:2] == [(0, 3), (3, 6)]
+
+
+def test_blocks_that_another_reads_or_of_another_class_are_no_twins() -> None:
+    readers = ((), (0,), (0,), (1, 2), (2,))
+    assert BlockGraph.of(branching_graph([HEAVY] * 5, readers)).twins == ()
+    assert (
+        BlockGraph.of(branching_graph([BlockSpec(), HEAVY, BlockSpec(), HEAVY], ((), (0,), (0,), (1, 2)))).twins == ()
+    )
 
 
 def test_a_move_takes_a_run_or_a_part_of_it_to_one_other_position() -> None:
