@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from placer import tracer
 from placer.errors import CaptureError
+from placer.rules import call_of
+from placer.rules.registry import split_choices
 from writing_models import OUT, WIDTH, WRITES, Averaging, Codebook, Counting, CountingRows, Spectral, Stateful, Writer
 
 SHAPES = {"x": (8, WIDTH), "y": (8, OUT)}
@@ -295,3 +297,89 @@ def test_no_garbage_is_collected_while_a_model_is_exported() -> None:
     assert gc.isenabled()
     tracer.capture(CollectsGarbage(""), batch=SHAPES)
     assert gc.isenabled() and not CollectsGarbage.collecting
+
+
+def _product(h: Tensor) -> Tensor:
+    squares = torch.matmul(h.view(-1, 4, 4), h.view(-1, 4, 4))
+    squares.unsqueeze_(1)
+    return squares.sum(1).view(-1, WIDTH)
+
+
+def _view(h: Tensor) -> Tensor:
+    v = h.unsqueeze(1)
+    v.squeeze_(1)
+    return v * h
+
+
+def _then_written(h: Tensor) -> Tensor:
+    v = (h * 2).view(-1, 4, 4)
+    v.transpose_(1, 2)
+    v[:, 0].mul_(3)
+    v.squeeze_().swapaxes_(1, 2)
+    return v.reshape(-1, WIDTH)
+
+
+def _beside_an_earlier_view(h: Tensor) -> Tensor:
+    whole = h.view(-1, 4, 4) * 2
+    part = whole[:, :2]
+    whole.swapdims_(1, 2).add_(1)
+    return torch.cat([whole[:, :, 2:].flatten(1), part.flatten(1)], 1)
+
+
+def _matrix(h: Tensor) -> Tensor:
+    turned = h * 2
+    turned.t_()
+    return turned[: WIDTH // 2].t().repeat(1, 2)
+
+
+TURNS = {"product": _product, "view": _view, "then_written": _then_written, "matrix": _matrix,
+         "beside_an_earlier_view": _beside_an_earlier_view}  # fmt: skip
+
+
+class Turns(Writer):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return functional.mse_loss(self.two(TURNS[self.name](self.one(x))), y)
+
+
+class TurnsQuietly(Writer):
+    def __init__(self, turn: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__("")
+        self.turn = turn
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.one(x)
+        with torch.no_grad():
+            self.turn(self, h)
+        return functional.mse_loss(self.two(h.view(-1, WIDTH)), y) + self.one.weight.sum()
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_dims_changed_in_place_are_those_that_later_readers_find(name: str) -> None:
+    torch.manual_seed(0)
+    model = Turns(name).double()
+    traced = tracer.trace(model, SHAPES)
+    for rows in (8, 5):
+        same(model, traced, rows)
+
+
+def test_a_product_has_its_own_dims_not_those_that_it_is_given_later() -> None:
+    """No rule for products can read a result of other dims."""
+    graph = tracer.capture(Turns("product"), batch=SHAPES)
+    calls = [call_of(kind, op, 8) for kind in graph.classes for op in kind.ops]
+    products = [call for call in calls if call.target == "aten::matmul"]
+    assert [call.outputs[0].shape for call in products] == [(8, 4, 4)]
+    assert all(len(split_choices(call)) > 1 for call in products)
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        (lambda model, h: model.one.weight.t_(), "one.weight"),
+        (lambda model, h: h.mul_(2).unsqueeze_(1), "without its gradient"),
+    ],
+)
+def test_what_a_step_would_leave_turned_or_without_gradient_is_refused(
+    turn: Callable[[nn.Module, Tensor], Tensor], words: str
+) -> None:
+    with pytest.raises(CaptureError, match=f"_ at .*test_functional.py:.*{words}"):
+        tracer.capture(TurnsQuietly(turn), batch=SHAPES)

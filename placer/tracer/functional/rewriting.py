@@ -23,6 +23,7 @@ from placer.tracer.functional.buffers import beside_their_values, committed, is_
 from placer.tracer.functional.families import Family, dependent, families, is_chain, written_tensor
 from placer.tracer.functional.inverses import NoInverseError, Views, put_back
 from placer.tracer.functional.out_of_place import changes_type, has_form, is_filled, short, written
+from placer.tracer.functional.turned_in_place import turn_out_of_place
 from placer.tracer.measure.meta_run import Played, played
 
 aten = torch.ops.aten
@@ -40,6 +41,7 @@ def functional(
 
     Raises UncapturableError naming the op and its line for a write that has no such form.
     """
+    turn_out_of_place(plain)
     drop_dead(plain.graph)  # what nobody reads may have sizes that no meta tensor has
     if any(written_tensor(node) is not None for node in plain.graph.nodes):
         with torch.no_grad():
@@ -56,6 +58,7 @@ def functional(
 
 
 def _written_buffers(plain: Plain, inputs: dict[str, torch.Tensor]) -> frozenset[str]:
+    turn_out_of_place(plain)
     with torch.no_grad():
         found = families(plain, played(plain, inputs))
     return frozenset(str(family.origin.target) for family in found if family.origin.op == "get_attr")
