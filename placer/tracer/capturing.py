@@ -53,7 +53,7 @@ from placer.tracer.inputs.models import resolve
 from placer.tracer.measure.meta_run import meta_like, played
 from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
-from placer.tracer.parts_to_blame import mistaken, note, raised_again, to_blame, with_first
+from placer.tracer.parts_to_blame import cost_of, mistaken, note, raised_again, to_blame, with_first
 
 
 def capture(
@@ -171,7 +171,7 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
                     raise
                 raise told from error
             kept = {part: cost for part, cost in parts.items() if part not in within}
-            source = replace(source, opaque={**kept, name: OpaqueCost()})
+            source = replace(source, opaque={**kept, name: cost_of(source.model.get_submodule(name))})
             first = next((found[part] for part in found if part in within), error)
             found = {part: why for part, why in found.items() if part not in within}
             found[name] = first if isinstance(error, PartError) else error

@@ -14,10 +14,22 @@ from torch import nn
 
 from placer.errors import CaptureError
 from placer.io.usercode import source_line
+from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.exporting import EXPORT_NEEDS, RaisedError, Training, line_raised, unexportable
 from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.torchs_own.outside import forget_compiled
 from placer.tracer.export.unseen import UnseenError
+
+#: Classes of libraries that compute each number of one input by itself, by code that no export looks into.
+_BY_NUMBER = frozenset({"transformers.models.bloom.modeling_bloom.BloomGelu"})
+
+
+def cost_of(part: nn.Module) -> OpaqueCost:
+    """What is known of a part that nobody spoke of: whether it keeps rows apart, as a library's own code does."""
+    kind = type(part)
+    hooks = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
+    its_own = kind.forward.__module__ == kind.__module__ and "forward" not in vars(part) and not any(hooks)
+    return OpaqueCost(rows_apart=its_own and f"{kind.__module__}.{kind.__qualname__}" in _BY_NUMBER)
 
 
 def note(name: str, error: CaptureError) -> str:

@@ -1,10 +1,13 @@
-"""What a Hugging Face model asks for and a plan decides instead is said."""
+"""What a Hugging Face model asks for and a plan decides instead is said; what is known of its parts by name."""
 
 from __future__ import annotations
 
+import pytest
 import transformers
 
+from placer.rules.rows import whole_batch_reason
 from placer.tracer import capture
+from placer.tracer.parts_to_blame import cost_of
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -28,3 +31,27 @@ def test_gradient_checkpointing_and_a_type_that_the_configuration_names_are_said
 
 def test_a_model_that_asks_for_neither_hears_of_neither() -> None:
     assert notes(transformers.LlamaConfig(**SMALL)) == ""
+
+
+def bloom() -> transformers.BloomForCausalLM:
+    return transformers.BloomForCausalLM(transformers.BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=4))
+
+
+def test_a_batch_of_bloom_may_be_divided_though_nothing_looks_into_its_activation() -> None:
+    graph = capture(bloom(), batch=BATCH)
+    assert any("gelu_impl cannot be exported" in note for note in graph.notes)
+    assert not whole_batch_reason(graph, statistics=True)
+
+
+@pytest.mark.parametrize("doing", ["register_forward_hook", "register_full_backward_hook"])
+def test_a_hook_on_an_activation_may_mix_its_rows(doing: str) -> None:
+    model = bloom()
+    getattr(model.transformer.h[0].mlp.gelu_impl, doing)(lambda part, *given: None)
+    assert not cost_of(model.transformer.h[0].mlp.gelu_impl).rows_apart
+    assert cost_of(bloom().transformer.h[0].mlp.gelu_impl).rows_apart
+
+
+def test_an_activation_with_a_forward_of_its_own_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    activation = bloom().transformer.h[0].mlp.gelu_impl
+    monkeypatch.setattr(type(activation), "forward", lambda part, x: x - x.mean(0))
+    assert not cost_of(activation).rows_apart

@@ -15,7 +15,7 @@ from placer.tracer.functional.families import dependent
 
 aten = torch.ops.aten
 
-_VIEWS = {
+_VIEWS: dict[object, torch._ops.OpOverload] = {
     aten.squeeze_.default: aten.squeeze.default, aten.squeeze_.dim: aten.squeeze.dim,
     aten.squeeze_.dims: aten.squeeze.dims, aten.unsqueeze_.default: aten.unsqueeze.default,
     aten.transpose_.default: aten.transpose.int, aten.t_.default: aten.t.default,
