@@ -108,6 +108,31 @@ def test_the_batch_is_split_only_where_it_is_said_that_rows_stay_apart() -> None
     assert not whole_batch_reason(apart, statistics=False)
 
 
+class SumOfChosen(nn.Module):
+    """A sum over as many numbers as values say."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].sum()
+
+
+class ByCount(nn.Module):
+    """A loss whose sum a part gives, and its count the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.chosen = nn.Linear(WIDTH, WIDTH), SumOfChosen()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.chosen(self.first(x)) / (x > 0).sum()
+        return loss
+
+
+def test_a_number_that_a_part_makes_of_all_rows_is_not_that_of_a_piece_whatever_is_said_of_its_rows() -> None:
+    graph = capture(ByCount(), batch=BATCH, opaque={"chosen": OpaqueCost(rows_apart=True)})
+    said = whole_batch_reason(graph, statistics=False)
+    assert "is opaque, and gives a number without rows of what has rows" in said
+
+
 def test_a_part_that_writes_a_buffer_sees_the_whole_batch_whatever_is_said_of_its_rows() -> None:
     graph = capture(averaged(), batch=BATCH, opaque={"average": OpaqueCost(rows_apart=True)})
     assert "average is opaque and writes its buffer mean, once a step" in whole_batch_reason(graph, statistics=False)

@@ -233,7 +233,10 @@ def _opaque_rows(op: Op, given: list[PieceValue]) -> PieceResult:
     if any(value.lay not in (WHOLE, Cut(0)) for value in given):
         why = Mixed(_told(op, "is opaque, and its rows are not in dim 0"))
         return PieceResult(values=tuple(PieceValue(why) for _ in op.outputs))
-    return PieceResult(values=tuple(PieceValue(Cut(0) if out.batched else WHOLE) for out in op.outputs))
+    mixing = Mixed(_told(op, "is opaque, and gives a number without rows of what has rows: a piece would give its own"))
+    taken = op.target.startswith(_OPAQUE) and any(value.lay == Cut(0) for value in given)
+    without = PieceValue(mixing if taken else WHOLE)
+    return PieceResult(values=tuple(PieceValue(Cut(0)) if out.batched else without for out in op.outputs))
 
 
 def _varies(value: PieceValue) -> bool:
