@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from placer.plans.plan import Plan
     from placer.plans.settings import RunSettings
     from placer.search.problem import Problem, Solution, Strategy
+    from placer.tracer.inputs.constants import Constant
 
 
 __all__ = [
     "Cluster",
+    "Constant",
     "Infeasible",
     "InfeasibleError",
     "PlacerError",
@@ -43,6 +45,7 @@ _HOMES = {
     "plans.plan": ("Plan",),
     "plans.settings": ("RunSettings",),
     "search.problem": ("Problem", "Solution", "Strategy"),
+    "tracer.inputs.constants": ("Constant",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -48,7 +48,8 @@ def capture(
 
     model: an nn.Module (meta is fine), `package.module:factory`, or a Hugging Face config (object or path of its JSON).
     batch: tensors or shapes of the global batch by input name, `ROWSxLENGTH`, or None for what the model's own
-    configuration implies with one row per device. loss_fn(output, batch) where the model returns no loss itself.
+    configuration implies with one row per device; a `placer.Constant` for an input that is the same in every step, so
+    that forward may read its values. loss_fn(output, batch) where the model returns no loss itself.
     opaque: submodules that are not looked into (`["router"]`), with what they cost where that is known
     (`{"router": OpaqueCost(seconds=1e-4)}`); those that cannot be exported are found and noted.
     granularity: what is placed whole: "block", a layer or what stands for one, or "op", a single operator.
@@ -85,7 +86,7 @@ def plan(
     """The best plan `strategy` finds for one training step of `model` on the cluster.
 
     cluster_spec: a Cluster, a YAML path, a catalogue name with counts (`h100x8*4`), `local` or `localx4`.
-    loss_fn: as for `capture`; the ranks import it again, so it stands at the top of a module.
+    batch: as for `capture`. loss_fn: too; the ranks import it again, so it stands at the top of a module.
     budget: at most so many evaluated plans, or seconds of search (capture apart) as in "30s", or both ("200,30s");
     then, and on Ctrl-C, the best plan so far with the bound proven so far, and a note on standard error.
     pins: choices that are fixed, as `pipeline=2` or `h.3@stage=1`, or by name, as {"pipeline": 2}.

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 import networkx
 from pydantic import TypeAdapter
 
-from placer.io.bounds import Amount, Count, CountFromOne, Label, Whole
+from placer.io.bounds import Amount, Count, CountFromOne, Finite, Label, Whole
 from placer.io.memo import remembered
 
 ITEM_BYTES = {
@@ -34,6 +34,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 Granularity = Literal["block", "op"]
+Values = tuple[Label, ...] | tuple[Finite, ...]
 
 OpKind = Literal[
     "matmul",
@@ -228,11 +229,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A named input of the model; batched ones have the batch in dim 0. `high` bounds integer inputs (vocabulary)."""
+    """A named input of the model; batched ones have the batch in dim 0. `high` bounds integer inputs (vocabulary).
+
+    values: those of an input that is the same in every step, one after another; its rows, where it has any, are alike.
+    """
 
     name: str
     tensor: Tensor
     high: CountFromOne | None = None
+    values: Values | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,8 @@ Batch = Annotated[
     typer.Option(
         metavar="SHAPE",
         help="The global batch: 256x1024 (rows x length), or by name, input_ids=8x128,labels=8x128; with a type, "
-        "x=8x3x32x32,y=8:int64; one number without dims is its type alone, weight=:float32. "
+        "x=8x3x32x32,y=8:int64; one number without dims is its type alone, weight=:float32; what is the "
+        "same in every step, and read by forward, by its numbers, grid=[[1,4,4],[1,4,4]]. "
         "Default: what the model's own configuration implies.",
     ),
 ]

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Protocol
 
 from placer.graph import ITEM_BYTES, Affine, Block, BlockClass, Graph, Op, Tensor
@@ -78,6 +79,9 @@ def _graph(graph: Graph) -> Iterator[str]:
         yield from (f"classes.{index}.{wrong}" for wrong in _class(kind, graph.rows))
     for index, entry in enumerate(graph.inputs):
         yield from (f"inputs.{index}.tensor.{wrong}" for wrong in _tensor(entry.tensor, graph.rows))
+        count = prod(entry.tensor.shape_at(graph.rows))
+        if entry.values is not None and len(entry.values) != count:
+            yield f"inputs.{index}.values are {len(entry.values)} numbers, its tensor has {count}"
     names = [entry.name for entry in graph.inputs]
     if len(set(names)) != len(names):
         yield f"inputs names {short(max(names, key=names.count))} twice"

@@ -181,9 +181,10 @@ def _failing(source: Source, error: CaptureError) -> str:
     """The innermost submodule in which the export fails, as it did with `error`; "" where it is the model itself, or
     none, or the model makes the same mistake where nothing exports it."""
     if source.device == "meta":
-        batch = source.example.tensors(source.example.rows, "meta")
+        batch, wrapper = source.example.tensors(source.example.rows, "meta"), Training(source.model, source.loss_fn)
+        wrapper.constants.values = source.example.constants(source.example.rows)
         with calling(source.model, source.opaque):
-            if mistaken(error, Training(source.model, source.loss_fn), batch):
+            if mistaken(error, wrapper, batch):
                 return ""
     with watched(source.model) as inside:
         try:
@@ -196,6 +197,10 @@ def _failing(source: Source, error: CaptureError) -> str:
 def _captured(source: Source, fold: bool) -> Captured:
     """Captured; where that fails, again with what may be the labels of classes taken for integers, then for the rows
     of the example alone."""
+    uneven = source.example.uneven
+    if uneven:
+        found = captured(replace(source, example=source.example.fixed()), fold)
+        return _of_these_rows(found, f"the constant {uneven}, whose rows are not alike, would be another")
     try:
         return captured(source, fold)
     except (UncapturableError, MixedDevicesError):
@@ -264,7 +269,10 @@ def captured(source: Source, fold: bool = True) -> Captured:
     pieces = partition(plain, source.model, samples.first, source.granularity)
     graph = assembled(type(source.model).__name__, plain, pieces, samples, example.assumptions)
     loss = _with_buffers(_whole(graph.loss, source.opaque), plain, example)
-    return Captured(graph=replace(graph, loss=loss, granularity=source.granularity), plain=plain, parts=pieces)
+    values = {entry.name: entry.values for entry in example.entries}
+    inputs = tuple(replace(entry, values=values[entry.name]) for entry in graph.inputs)
+    graph = replace(graph, loss=loss, inputs=inputs, granularity=source.granularity)
+    return Captured(graph=graph, plain=plain, parts=pieces)
 
 
 def _with_buffers(loss: Loss, plain: Plain, example: Batch) -> Loss:
@@ -344,6 +352,7 @@ def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int
 def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], found: tuple[Repeat, ...]) -> Plain:
     """The graph for so many rows, which computes values and writes nothing but buffers, these once."""
     given, inputs = source.example.tensors(rows, source.device), source.example.tensors(rows, "meta")
+    wrapper.constants.values = source.example.constants(rows)
 
     @functools.cache
     def evaluated() -> Plain:

@@ -82,6 +82,7 @@ def _batch_of(graph: Graph) -> Batch:
             shape=entry.tensor.shape_at(graph.rows),
             dtype=getattr(torch, entry.tensor.dtype),
             batched=entry.tensor.batched,
+            values=entry.values,
         )
         for entry in graph.inputs
     )

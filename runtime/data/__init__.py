@@ -11,11 +11,12 @@ A batch is the global batch: every rank gets the same one and the executor takes
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from placer.errors import UsageError
 from placer.graph import Graph
-from placer.runtime.data.batches import Batch, Data, synthetic_data
+from placer.runtime.data.batches import Batch, Data, synthetic_data, with_constants
 from placer.runtime.data.shards.folders import is_url
 from placer.runtime.data.shards.samples import shard_data
 from placer.runtime.data.shards.shard_set import ShardSet, is_shard_folder
@@ -27,9 +28,15 @@ __all__ = ["Batch", "Data", "open_data"]
 
 def open_data(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str = "") -> Data:
     """The data of `source` in batches of `rows` rows for the inputs of `graph`; `tokenizer` is a folder, "" for bytes.
+    Inputs that are the same in every step have the values that the graph says.
 
     Raises UsageError where the folder is missing, holds neither text nor tensors, or does not fit the model's inputs.
     """
+    read = replace(graph, inputs=tuple(entry for entry in graph.inputs if entry.values is None))
+    return with_constants(_opened(source, read, rows=rows, seed=seed, tokenizer=tokenizer), graph, rows)
+
+
+def _opened(source: str, graph: Graph, *, rows: int, seed: int, tokenizer: str) -> Data:
     if source == "synthetic":
         return synthetic_data(graph, rows, seed)
     if source == "stdlib":

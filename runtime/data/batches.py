@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy
@@ -12,6 +12,7 @@ import torch
 from placer.graph import Graph
 from placer.plans.plan import SEEDS
 from placer.tracer.inputs.batches import random_batch
+from placer.tracer.inputs.constants import constant_of
 
 Batch = dict[str, torch.Tensor]
 
@@ -42,6 +43,16 @@ def synthetic_data(graph: Graph, rows: int, seed: int) -> Data:
         batch=lambda position: random_batch(graph, rows, _wrapped(seed + position)),
         held_out=lambda position: random_batch(graph, rows, _wrapped(EVALUATION_OFFSET + seed + position)),
     )
+
+
+def with_constants(data: Data, graph: Graph, rows: int) -> Data:
+    """The data with the inputs of `graph` that are the same in every step, which no data holds."""
+    made = {entry.name: constant_of(entry, rows, getattr(torch, entry.tensor.dtype)) for entry in graph.inputs}
+    constants = {name: one for name, one in made.items() if one is not None}
+    if not constants:
+        return data
+    batch, held_out = data.batch, data.held_out
+    return replace(data, batch=lambda at: {**batch(at), **constants}, held_out=lambda at: {**held_out(at), **constants})
 
 
 def drawn(seed: int, *more: int) -> numpy.random.Generator:

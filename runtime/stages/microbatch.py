@@ -22,6 +22,7 @@ from placer.runtime.stages.captured_model import input_dtypes
 from placer.runtime.stages.keyed_numbers import NO_ROW, row_keys
 from placer.runtime.stages.pass_context import PassContext
 from placer.spmd.cross_mesh import Mesh
+from placer.tracer.inputs.constants import require_constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class BatchSplit:
 
 def checked(batch: Batch, plan: Plan) -> Batch:
     """The inputs of a plan's graph from `batch`. Raises UsageError for what is no dict of tensors, for missing inputs,
-    another shape, another dtype."""
+    another shape, another dtype, other values of a constant."""
     inputs, dtypes = plan.graph.inputs, input_dtypes(plan)
     _require_tensors(batch, [entry.name for entry in inputs])
     missing = [entry.name for entry in inputs if entry.name not in batch]
@@ -91,6 +92,7 @@ def checked(batch: Batch, plan: Plan) -> Batch:
         raise UsageError(f"the batch lacks {', '.join(missing)}; it has {', '.join(batch) or 'nothing'}")
     for entry in inputs:
         _require_like(entry, batch[entry.name], plan.rows, dtypes[entry.name])
+        require_constant(entry, batch[entry.name], plan.rows)
     return {entry.name: batch[entry.name] for entry in inputs}
 
 

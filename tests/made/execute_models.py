@@ -1,18 +1,24 @@
 """Small models of the tests of execution, written by hand: of language, with a tied embedding and a skip over all its
-blocks; of rows that are laid out in ways of their own."""
+blocks; of rows that are laid out in ways of their own; that read the values of inputs which every step has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
+
+from placer.tracer.inputs.constants import Constant
 
 VOCABULARY = 256
 WIDTH = 16
 LENGTH = 8
 ROW_WIDTH = 8
+GRID_ROWS, GRID_WIDTH = 8, 16
+GRID = [1, 4, 4]
+PACKED_LENGTHS = [2, 1, 2, 1, 2, 2, 1, 1]
 
 
 @dataclass
@@ -235,3 +241,87 @@ class TwoWays(nn.Module):
         for layer in self.layers:
             a, b = a + layer["a"](a) + b, b + functional.dropout(layer["b"](b), 0.1)  # type: ignore[index]
         return functional.mse_loss(self.head(a), y)
+
+
+class GridLayers(nn.Module):
+    """GridLayers that its heirs put something between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(GRID_WIDTH, GRID_WIDTH) for _ in range(4))
+
+    def computed(self, x: Tensor) -> Tensor:
+        """What all layers make of x."""
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+class OneGrid(GridLayers):
+    """Divides every row as one grid says."""
+
+    def forward(self, x: Tensor, y: Tensor, grid: Tensor) -> Tensor:
+        times, height, width = grid.tolist()
+        found = self.computed(x).view(-1, times, height, width)
+        found = found[:, :, : grid[1] - 1] * (height / int(grid.sum()))
+        loss: Tensor = nn.functional.mse_loss(found.mean((1, 2)), y[:, :4])
+        return loss
+
+
+class RowGrids(GridLayers):
+    """Divides each row as its own grid says."""
+
+    def forward(self, x: Tensor, y: Tensor, grid: Tensor) -> Tensor:
+        pairs = zip(self.computed(x), grid, strict=True)
+        found = torch.stack([row.view(*sizes.tolist()).mean((0, 1)) for row, sizes in pairs])
+        loss: Tensor = nn.functional.mse_loss(found, y[:, :4])
+        return loss
+
+
+class Packed(GridLayers):
+    """Repeats each row as often as its length says, and takes the pieces that are longer than one."""
+
+    def forward(self, x: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+        found, ends = self.computed(x).repeat_interleave(lengths, 0), lengths.cumsum(0)
+        starts = torch.zeros_like(ends)
+        starts[1:] = ends[:-1]
+        pieces = [found[start:end].mean(0) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        long = lengths > 1
+        loss: Tensor = nn.functional.mse_loss(torch.stack(pieces)[long], y[long])
+        return loss
+
+
+def one_grid() -> nn.Module:
+    """A grid for all rows."""
+    return OneGrid()
+
+
+def row_grids() -> nn.Module:
+    """A grid for each row."""
+    return RowGrids()
+
+
+def packed() -> nn.Module:
+    """Rows of unlike lengths."""
+    return Packed()
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"one_grid": one_grid, "row_grids": row_grids, "packed": packed}
+#: By factory the name of the constant and its values.
+CONSTANTS: dict[str, tuple[str, object]] = {
+    "one_grid": ("grid", GRID), "row_grids": ("grid", [GRID] * GRID_ROWS), "packed": ("lengths", PACKED_LENGTHS),
+}  # fmt: skip
+
+
+def described(made: str) -> dict[str, object]:
+    """The batch of a model, as it is described."""
+    name, values = CONSTANTS[made]
+    return {"x": (GRID_ROWS, GRID_WIDTH), "y": (GRID_ROWS, GRID_WIDTH), name: Constant(values)}
+
+
+def batch_of(made: str, seed: int) -> dict[str, Tensor]:
+    """A batch for a model."""
+    name, values = CONSTANTS[made]
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(GRID_ROWS, GRID_WIDTH, generator=generator, dtype=torch.float64) for _ in range(2))
+    return {"x": x, "y": y, name: torch.tensor(values)}

@@ -120,6 +120,14 @@ def given_unlike_shapes(plan: Plan) -> str:
         return refusal(lambda: executor.step(fewer))
 
 
+def given_another_constant(plan: Plan, name: str) -> tuple[str, str]:
+    """What is said of a step with its own values, and of the next, whose input `name` has another on every rank."""
+    with world():
+        executor, batch = load(plan, capture=capture_of(plan)), next(batches(plan))
+        other = {**batch, name: batch[name].flip(-1)}
+        return refusal(lambda: executor.step(batch)), refusal(lambda: executor.step(other))
+
+
 def given_more_than_inputs(plan: Plan) -> tuple[float, float]:
     """The loss of a step, and that of one more executor whose batches hold things beside the inputs, others by rank."""
     with world():

@@ -31,6 +31,7 @@ from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tel
 from placer.tracer.export.torchs_own.scripted import scripts_as_written
 from placer.tracer.export.torchs_own.sparing import sparing
 from placer.tracer.export.unseen import UnseenError, told_of_the_export, unseen_refused
+from placer.tracer.lookups.constant_values import Constants
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
 from placer.tracer.lookups.raising_checks import ChecksPassed
@@ -64,11 +65,12 @@ class Training(nn.Module):
         self.kept = Kept()
         self.literals = Literals()
         self.passed: set[str] = set()
+        self.constants = Constants()
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
-        with state_written(self.model, self.loss_fn, self.kept, rows):
+        with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
             return self._results(batch)
 
     def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -220,7 +222,8 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
         return ValueDependentError(
             f"{name} cannot be captured: {where}: {said(error)}{EXPORT_NEEDS} shapes and branches that do not depend "
             "on the values of tensors: replace the data-dependent branch, .item() or loop there by tensor operations "
-            "such as torch.where, or do it in a submodule of the model, which placer can run as it is (--opaque NAME)"
+            "such as torch.where, or do it in a submodule of the model, which placer can run as it is (--opaque NAME); "
+            "inputs that are the same in every step may be read where the batch says their values (placer.Constant)"
         )
     if "found at least two devices" in str(error):
         return MixedDevicesError(

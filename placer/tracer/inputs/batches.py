@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from placer.errors import UsageError
-from placer.graph import Graph, Input
+from placer.graph import Graph, Input, Values
 from placer.tracer.inputs.batch_checks import require_countable, require_names, require_rows
+from placer.tracer.inputs.constants import Constant, constant_of, tensor_of, values_of
 from placer.tracer.inputs.implied_batch import Implied, implied_shapes, label_shapes, require_positions
 from placer.tracer.inputs.named_shapes import named_shapes
 
@@ -26,7 +27,7 @@ BatchLike = Mapping[str, object] | Sequence[object] | torch.Tensor | str | int |
 class BatchInput:
     """One input: `shape` for one batch of the example's rows; where `batched`, dim 0 is the rows.
 
-    guessed: nobody said what type it has.
+    guessed: nobody said what type it has. values: those of a constant, in the type that it was given in.
     """
 
     name: str
@@ -34,6 +35,7 @@ class BatchInput:
     dtype: torch.dtype
     batched: bool
     guessed: bool = False
+    values: Values | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,20 @@ class Batch:
         shapes = {e.name: ((rows, *e.shape[1:]) if e.batched else e.shape, e.dtype) for e in self.entries}
         return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
 
+    def constants(self, rows: int) -> dict[str, torch.Tensor]:
+        """The values, on the CPU, of the inputs that are the same in every step, for `rows` rows."""
+        return {
+            e.name: tensor_of(e.values, e.shape, e.dtype, rows if e.batched else None)
+            for e in self.entries
+            if e.values is not None
+        }
+
+    @property
+    def uneven(self) -> str:
+        """A constant whose rows are not alike, so that pieces of the batch have other ones; "" where there is none."""
+        made = self.constants(self.rows)
+        return next((e.name for e in self.entries if e.batched and e.name in made and not _alike(made[e.name])), "")
+
     def fixed(self) -> Batch:
         """The batch of just these rows, whose number is a size like others."""
         return replace(self, entries=tuple(replace(entry, batched=False) for entry in self.entries))
@@ -60,6 +76,7 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
     Tensors or shapes by input name, in the order of forward's arguments, or text: "8x128" (rows x the rest of the first
     input's shape), "8" (rows; the rest as the model implies), "x=8x64,y=8:int64" (shapes by name). None: one row per
     device of what the configuration implies. A shape may come with its type: ((8, 128), torch.int64), or "int64".
+    What is a `Constant` is the same in every step.
     Labels are added to Hugging Face models unless `own_loss`. Raises UsageError where nothing implies a shape, and
     where names or rows do not fit.
     """
@@ -78,6 +95,7 @@ def normalised(model: nn.Module, batch: BatchLike, *, devices: int = 1, own_loss
         found = _by_position(model, batch)
     else:
         raise UsageError(f"the batch is {batch!r:.80}; give shapes or tensors by name, as in {{'x': (8, 64)}}, or 8x64")
+    found = dict(sorted(found.items(), key=lambda one: isinstance(one[1], Constant)))  # rows are those of the others
     if not own_loss and config is not None and "labels" not in found:
         first = {name: _shape(name, value) for name, value in found.items()}
         found = {**found, **label_shapes(model, first)}
@@ -112,6 +130,9 @@ def random_batch(graph: Graph, rows: int, seed: int) -> dict[str, torch.Tensor]:
 def _random(entry: Input, rows: int, generator: torch.Generator) -> torch.Tensor:
     shape = entry.tensor.shape_at(rows)
     dtype: torch.dtype = getattr(torch, entry.tensor.dtype)
+    constant = constant_of(entry, rows, dtype)
+    if constant is not None:
+        return constant
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=dtype)
     if entry.high is None or dtype == torch.bool:
@@ -167,7 +188,12 @@ def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
         shape = _shape(name, value)
         given = _given_dtype(name, value)
         dtype = given or _likely_dtype(name)
-        entries.append(BatchInput(name=name, shape=shape, dtype=dtype, batched=bool(shape), guessed=given is None))
+        values = values_of(value.tensor(name)) if isinstance(value, Constant) else None
+        entries.append(
+            BatchInput(
+                name=name, shape=shape, dtype=dtype, batched=bool(shape), guessed=given is None, values=values
+            )
+        )  # fmt: skip
     rows = next((entry.shape[0] for entry in entries if entry.shape), 1)
     if rows < 1:
         raise UsageError(f"the batch has {rows} rows; give at least one")
@@ -179,6 +205,8 @@ def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
 
 
 def _shape(name: str, value: object) -> tuple[int, ...]:
+    if isinstance(value, Constant):
+        return tuple(value.tensor(name).shape)
     if isinstance(value, torch.Tensor):
         return tuple(value.shape)
     if _is_typed(value):
@@ -194,6 +222,10 @@ def _shape(name: str, value: object) -> tuple[int, ...]:
     )
 
 
+def _alike(rows: torch.Tensor) -> bool:
+    return bool((rows == rows[:1]).all())
+
+
 def _is_typed(value: object) -> TypeGuard[Sequence[object]]:
     """Whether a shape comes with its type."""
     pair = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
@@ -202,6 +234,8 @@ def _is_typed(value: object) -> TypeGuard[Sequence[object]]:
 
 def _given_dtype(name: str, value: object) -> torch.dtype | None:
     """The type an input is said to have; None where only its shape is given."""
+    if isinstance(value, Constant):
+        return value.dtype(name)
     if isinstance(value, torch.Tensor):
         return value.dtype
     if not _is_typed(value):
