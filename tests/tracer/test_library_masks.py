@@ -127,7 +127,24 @@ def test_a_window_shorter_than_the_sequence_is_a_mask(window: int, kept: bool) -
 def test_what_a_batch_says_of_padding_or_of_sequences_in_a_row_is_a_mask(name: str) -> None:
     batch = {**{key: torch.zeros(size, dtype=torch.int64) for key, size in BATCH.items()}}
     batch[name] = torch.ones(2, TOKENS, dtype=torch.int64).cumsum(-1) - 1
-    assert masked(capture(llama(), batch={key: value.to("meta") for key, value in batch.items()}))
+    batch = {key: value.to("meta") for key, value in batch.items()}
+    assert masked(capture(llama(use_cache=False), batch=batch))
+    assert masked(capture(llama(), batch=batch)) == (name == "attention_mask")
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("cache", [True, False])
+def test_sequences_in_a_row_see_each_other_as_they_do_in_the_model(cache: bool, again: bool) -> None:
+    """A model that makes a cache does not look for them; one that computes its layers again makes none in training."""
+    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2, head_dim=8, initializer_range=0.3)
+    config.use_cache = cache
+    model = transformers.LlamaForCausalLM(config).double().train()
+    if again:
+        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    tokens, positions = torch.randint(0, 64, (2, TOKENS)), torch.arange(TOKENS // 2).repeat(2, 2)
+    batch = {"input_ids": tokens, "labels": tokens, "position_ids": positions}
+    (traced,) = trace(model, batch).module(*batch.values())
+    assert torch.allclose(traced, model(**batch).loss, rtol=1e-12)
 
 
 class _Packed(nn.Module):
@@ -135,7 +152,7 @@ class _Packed(nn.Module):
 
     def __init__(self, write: bool) -> None:
         super().__init__()
-        self.model, self.write = llama(), write
+        self.model, self.write = llama(use_cache=False), write
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         half = TOKENS // 2

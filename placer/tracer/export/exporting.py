@@ -166,8 +166,9 @@ def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
 ) -> nn.Module:
     with (
-        untouched(wrapper.model), in_mode(wrapper, training), _quiet(), uncollected(), unseen_refused(wrapper.model),
-        literals_noted(wrapper.literals, training), values_unchecked(), library_masks_left_out(),
+        untouched(wrapper.model), in_mode(wrapper, training) as cached, _quiet(), uncollected(),
+        unseen_refused(wrapper.model), literals_noted(wrapper.literals, training), values_unchecked(),
+        library_masks_left_out(cached),
         ChecksPassed(wrapper.passed), PaddedTargets(), device or contextlib.nullcontext(),
         torch.set_grad_enabled(training), scripts_as_written(), as_on_one_device(), sparing(),
     ):  # fmt: skip

@@ -33,9 +33,10 @@ def still_parts(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @contextlib.contextmanager
-def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """In the body the modules in `model`, the user's own, train (`as_built`), or none does. Raises CaptureError for an
-    evaluation that changes more than that."""
+def in_mode(model: nn.Module, training: bool) -> Iterator[frozenset[int]]:
+    """In the body the modules in `model`, the user's own, train (`as_built`), or none does; gives the identities of
+    configurations that ask for a cache, which they do not in the body. Raises CaptureError for an evaluation that
+    changes more than that."""
     modes = {module: module.training for module in model.modules()}
     # Parts of a model (T5's decoder) have configurations of their own.
     configs = {id(config): config for config in (getattr(m, "config", None) for m in modes) if _caches(config)}
@@ -47,7 +48,7 @@ def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
             _evaluate(model)
         for config in configs.values():
             setattr(config, "use_cache", False)  # noqa: B010 - its type is the model's own
-        yield
+        yield frozenset(configs)
     finally:
         for module, mode in modes.items():
             module.training = mode

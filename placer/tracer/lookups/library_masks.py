@@ -5,6 +5,9 @@ than a flag does; of what it traces it takes neither for granted (its masking_ut
 mask of all positions, with which no kernel skips what is hidden, and keep one for each row; and some models cannot add
 one. Where positions are made of constants (`known_values`) and there is no padding, or one that hides nothing by
 constants too, the answers are those of training.
+
+Where a model makes a cache, as its configuration has it in training too, it does not look for several sequences: tokens
+behind positions that begin anew see those before. An export makes no cache, and answers for the model that does.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -24,18 +27,21 @@ from torch import Tensor
 from placer.tracer.lookups.known_values import KnownValues
 
 MODULE = "transformers.masking_utils"
+# Names of what a forward is given as its cache, since version 5.20 and before.
+_CACHES = ("cache", "past_key_values")
 
 
 @contextlib.contextmanager
-def library_masks_left_out() -> Iterator[None]:
-    """In the body transformers makes the masks that it makes in training."""
+def library_masks_left_out(cached: Container[int]) -> Iterator[None]:
+    """In the body transformers makes the masks that it makes in training; `cached`: the identities of configurations
+    that ask for a cache there."""
     library = sys.modules.get(MODULE)
     if library is None:
         yield
         return
     known = KnownValues()
     answers: dict[str, Callable[..., Any]] = {
-        "find_packed_sequence_indices": partial(_packed, known),
+        "find_packed_sequence_indices": partial(_packed, known, cached),
         "_ignore_causal_mask_sdpa": partial(_needs_no_causal, known),
         "_ignore_bidirectional_mask_sdpa": partial(_needs_none, known),
     }
@@ -59,11 +65,27 @@ def _answer(entered: contextlib.ExitStack, library: ModuleType, name: str, answe
     entered.enter_context(mock.patch.object(library, name, asking))
 
 
-def _packed(known: KnownValues, given: dict[str, Any]) -> Any:
-    """None where each row is one sequence: its positions follow each other."""
+def _packed(known: KnownValues, cached: Container[int], given: dict[str, Any]) -> Any:
+    """None where each row is one sequence, its positions follow each other, and where the model does not ask."""
+    if _has_cache(cached):
+        return None
     positions = given.get("position_ids")
     one = isinstance(positions, Tensor) and known.say(positions, lambda own: (torch.diff(own, dim=-1) == 1).all())
     return None if one else NotImplemented
+
+
+def _has_cache(cached: Container[int]) -> bool:
+    """Whether the module that makes the mask makes a cache: its configuration asks for one, its forward knows of it,
+    and it does not compute its layers again, which forbids it (`merge_with_config_defaults`)."""
+    frame = sys._getframe(1)
+    while frame is not None and not hasattr(frame.f_locals.get("self"), "config"):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return False
+    names, module = frame.f_locals, frame.f_locals["self"]
+    knows = not names.keys().isdisjoint(_CACHES) and ("use_cache" in names or "use_cache" in names.get("kwargs", ()))
+    again = getattr(module, "gradient_checkpointing", False) and module.training and torch.is_grad_enabled()
+    return id(module.config) in cached and knows and not again
 
 
 def _needs_no_causal(known: KnownValues, given: dict[str, Any]) -> Any:
