@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from placer.strategies.space.block_graph import BlockGraph
-from placer.strategies.space.placements import Placement, Placing, Score, gathered
+from placer.strategies.space.placements import Placement, Placing, Score
 
 # What counts as better: less is rounding.
 LEAST_GAIN = 1e-9
@@ -37,7 +37,7 @@ class Descent:
     def scored(self, placement: Placement) -> Score:
         """What a placement is worth."""
         if placement not in self._known:
-            self._known[placement] = self._placing.score(placement)
+            self._known[placement] = self._placing.best(placement)[0]
         return self._known[placement]
 
     def down(self, start: Placement) -> Placement:
@@ -55,10 +55,8 @@ class Descent:
                 return best
 
     def _shuffled(self, placement: Placement) -> list[Placement]:
-        problem, blocks = self._placing.problem, self._placing.blocks
-        every = neighbours(placement, blocks, self._placing.outline.positions)
-        alike = dict.fromkeys(gathered(problem, blocks, one) for one in every)
-        found = list(filter(self._placing.allowed, alike))
+        every = neighbours(placement, self._placing.blocks, self._placing.outline.positions)
+        found = list(filter(self._placing.allowed, dict.fromkeys(every)))
         self._rng.shuffle(found)
         return found
 

@@ -31,7 +31,7 @@ from placer.strategies.space.outline import (
 )
 from placer.strategies.space.parts import best_of_parts
 from placer.strategies.space.pin_conflicts import require_pins
-from placer.strategies.space.placements import Placement, Placing, Ranges, Score, gathered
+from placer.strategies.space.placements import Placement, Placing, Ranges, Score
 
 # More branches than this rarely compute at the same time, and longer pipelines are found by `stages`.
 MOST_POSITIONS = 8
@@ -87,8 +87,7 @@ def _starts(problem: Problem, blocks: BlockGraph) -> tuple[list[_Start], int]:
         placing = Placing(
             problem=problem, blocks=blocks, outline=outline, layout=layout, recompute=recomputes(problem)[0]
         )
-        first = gathered(problem, blocks, finished_first(costs, outline, blocks, seconds))
-        for placement in dict.fromkeys((first, in_ranges(outline, seconds))):
+        for placement in dict.fromkeys((finished_first(costs, outline, blocks, seconds), in_ranges(outline, seconds))):
             if placing.allowed(placement) and not (found and judged >= (problem.budget or judged + 1)):
                 judged += 1
                 found.append(_start(placing, placement))
@@ -103,9 +102,9 @@ def _layouts(problem: Problem) -> tuple[Layout | None, ...]:
 
 def _start(placing: Placing, placement: Placement) -> _Start:
     """With forwards run again, with its state in shards, or both, where it does not fit otherwise."""
-    found = [_Start(score=placing.score(placement), placing=placing, placement=placement)]
+    found = [_Start(score=placing.best(placement)[0], placing=placing, placement=placement)]
     if found[0].score[0]:
-        found += [_Start(score=own.score(placement), placing=own, placement=placement) for own in _roomier(placing)]
+        found += [_Start(score=own.best(placement)[0], placing=own, placement=placement) for own in _roomier(placing)]
     return min(found, key=lambda start: start.score)
 
 
@@ -155,6 +154,8 @@ def _improved(problem: Problem, starts: list[_Start], judged: int, *, descend: b
         descent = Descent(start.placing, rng, most=left, over=lambda: problem.spent)
         placement = descent.down(start.placement) if descend and not descent.spent else start.placement
         ranges = start.ranges if placement == start.placement else None
+        if ranges is None:
+            _, placement, ranges = start.placing.best(placement)
         verdict = judge(problem.costs, start.placing.finished(placement, ranges), lowered=False)
         judged += descent.evaluations
         pins = broken_pins(verdict.plan, problem.pins)

@@ -13,7 +13,7 @@ from random import Random
 
 from placer.plans.plan import Plan, Stage
 from placer.strategies.moves.neighbourhood import Neighbourhood, devices_of, loops, units
-from placer.strategies.space.placements import Placement, gathered, stage_ranges
+from placer.strategies.space.placements import Placement, stage_ranges, twins_joined
 
 # How often a whole run is moved, not a part of it, and how often onto devices that nobody uses where there are such.
 MOSTLY_WHOLE, TO_FREE = 0.5, 0.2
@@ -132,11 +132,21 @@ def _placed(around: Neighbourhood, plan: Plan, homes: Placement, meshes: Sequenc
     count, wanted = len(set(homes)), around.problem.pins.pipeline
     if wanted not in (None, count):
         return None
-    homes = gathered(around.problem, around.blocks, homes)
+    joined = around.problem.pins.stage_of == () and _has_twins_joined(around, plan)
+    if joined:
+        homes, ranges = twins_joined(homes, around.blocks)
+    else:
+        ranges = tuple(stage_ranges(homes, around.blocks))
     before = [stage for stage in plan.stages for _ in range(stage.first, stage.last)]
-    ranges = stage_ranges(around.blocks, homes) if count > 1 else [(0, len(homes))]
-    stages = tuple(_on(before[first], first, last, meshes[homes[first]]) for first, last in ranges)
+    own = ranges if count > 1 else [(0, len(homes))]
+    stages = tuple(_on(before[first], first, last, meshes[homes[first]]) for first, last in own)
     return replace(plan, stages=stages, schedule="branched" if count > 1 else "1f1b")
+
+
+def _has_twins_joined(around: Neighbourhood, plan: Plan) -> bool:
+    """Whether a stage of the plan has twins, so that those of what it is moved to are together too."""
+    twin_of = around.blocks.twin_of
+    return any(twin_of[b] == twin_of[b - 1] for stage in plan.stages for b in range(stage.first + 1, stage.last))
 
 
 def _on(stage: Stage, first: int, last: int, mesh: Stage) -> Stage:

@@ -19,7 +19,7 @@ from placer.search.judge import Verdict, broken_pins, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline, plan_of, recomputes, schedule_name, shardings
-from placer.strategies.space.placements import Placement, Placing, gathered
+from placer.strategies.space.placements import Placement, Placing, Ranges
 
 # Plans that are looked at for a legal one even where the seconds are over.
 SOME = 64
@@ -109,8 +109,13 @@ def _tried(best: _Best, blocks: BlockGraph, outline: Outline, layout: Layout | N
 
 
 def _plans(placing: Placing, placement: Placement) -> Iterator[Plan]:
-    """The plans of a placement, twins of a position next to each other."""
-    placement = gathered(placing.problem, placing.blocks, placement)
+    """The plans of a placement."""
+    for own, ranges in placing.ways(placement):
+        yield from _of_one_way(placing, own, ranges)
+
+
+def _of_one_way(placing: Placing, placement: Placement, ranges: Ranges) -> Iterator[Plan]:
+    """The plans of a placement with these stages, if it has more of them than positions."""
     cuts = tuple(b for b in range(1, len(placement)) if placement[b] != placement[b - 1])
     used = tuple(dict.fromkeys(placement))
     is_chain = len(cuts) == len(used) - 1
@@ -118,7 +123,7 @@ def _plans(placing: Placing, placement: Placement) -> Iterator[Plan]:
         yield from _chains(placing, _over(placing.outline, used), cuts)
     graph = len(used) > 1 and (placing.blocks.branches or not is_chain)
     if graph and placing.problem.pins.schedule in (None, "branched"):
-        yield placing.finished(placement)
+        yield placing.finished(placement, ranges)
 
 
 def _over(outline: Outline, used: tuple[int, ...]) -> Outline:

@@ -13,10 +13,11 @@ from placer.plans.transfers import made_by
 @dataclass(frozen=True, kw_only=True)
 class BlockGraph:
     """`reads[b]`: the blocks whose values block b reads, with these values, in the order of the blocks; `kinds[b]`: the
-    number of its class."""
+    number of its class; `tied[b]`: its parameters that other blocks have too."""
 
     reads: tuple[tuple[tuple[int, tuple[str, ...]], ...], ...]
     kinds: tuple[int, ...]
+    tied: tuple[tuple[str, ...], ...]
 
     @staticmethod
     def of(graph: Graph) -> BlockGraph:
@@ -28,7 +29,12 @@ class BlockGraph:
                 if reference.startswith("b") and made_by(reference)[0] >= 0:
                     values.setdefault(made_by(reference)[0], {})[reference] = None
             found.append(tuple((maker, tuple(own)) for maker, own in sorted(values.items())))
-        return BlockGraph(reads=tuple(found), kinds=tuple([block.kind for block in graph.blocks]))
+        tied = graph.tied
+        return BlockGraph(
+            reads=tuple(found),
+            kinds=tuple([block.kind for block in graph.blocks]),
+            tied=tuple([tuple([name for name in block.parameters if name in tied]) for block in graph.blocks]),
+        )
 
     @property
     def size(self) -> int:
@@ -47,10 +53,10 @@ class BlockGraph:
     @cached_property
     def twins(self) -> tuple[tuple[int, ...], ...]:
         """Blocks of one class that read of the same blocks and are read by the same, as tables of a recommender or
-        heads of tasks: which of them stands where makes no difference."""
+        heads of tasks: which of them stands where makes no difference. What is tied is tied to the same."""
         found: dict[Hashable, list[int]] = {}
         for block, kind in enumerate(self.kinds):
-            found.setdefault((kind, self.reads[block], self.readers[block]), []).append(block)
+            found.setdefault((kind, self.reads[block], self.readers[block], self.tied[block]), []).append(block)
         return tuple(tuple(own) for own in found.values() if len(own) > 1)
 
     @cached_property

@@ -18,8 +18,9 @@ from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem, Solution, strategy
 from placer.strategies.horizontal.descent import neighbours
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
+from placer.strategies.space.likely_outlines import likely_outlines
 from placer.strategies.space.parts import listed_by_speed, parts
-from placer.strategies.space.placements import gathered, stage_ranges
+from placer.strategies.space.placements import Placing, twins_joined
 from problems import FREE, device, problem
 from problems import cluster as in_one_node
 
@@ -121,26 +122,42 @@ def test_of_twins_those_of_a_position_are_one_stage() -> None:
     graph = branching_graph([HEAVY] * 6 + [BlockSpec()], TABLES)
     blocks, asked = BlockGraph.of(graph), of_two(graph)
     assert blocks.twins == ((0, 1, 2, 3, 4, 5),)
-    placement = gathered(asked, blocks, (1, 0, 1, 0, 0, 1, 0))
-    assert placement == (0, 0, 0, 1, 1, 1, 0)
-    assert list(stage_ranges(blocks, placement)) == [(0, 3), (3, 6), (6, 7)]
-    pinned = replace(asked, pins=Pins(stage_of=(("1", 1),)))
-    assert gathered(pinned, blocks, (1, 0, 1, 0, 0, 1, 0)) == (1, 0, 1, 0, 0, 1, 0)
+    placement = (1, 0, 1, 0, 0, 1, 0)
+    assert twins_joined(placement, blocks) == ((0, 0, 0, 1, 1, 1, 0), ((0, 3), (3, 6), (6, 7)))
+    for pins, ways in ((FREE, 2), (Pins(stage_of=(("1", 1),)), 1)):
+        outline = likely_outlines(replace(asked, pins=pins), (None,), "branched", range(2, 3))[0][0]
+        placing = Placing(
+            problem=replace(asked, pins=pins), blocks=blocks, outline=outline, layout=None, recompute=False
+        )
+        assert len(list(placing.ways(placement))) == ways
+        assert next(placing.ways(placement)) == (placement, ((0, 1), (1, 2), (2, 3), (3, 5), (5, 6), (6, 7)))
 
 
-@pytest.mark.parametrize("name", ["greedy", "metis", "heft"])
-def test_twins_on_two_devices_are_two_stages_and_what_reads_them(name: str) -> None:
+def test_of_both_ways_to_place_twins_the_better_one_is_taken() -> None:
+    asked = of_two(branching_graph([HEAVY] * 6 + [BlockSpec()], TABLES), rows=1)
+    blocks = BlockGraph.of(asked.graph)
+    outline = likely_outlines(asked, (None,), "branched", range(2, 3))[0][0]
+    placing = Placing(problem=asked, blocks=blocks, outline=outline, layout=None, recompute=False)
+    placement = (0, 1, 0, 1, 0, 1, 0)
+    scores = [placing.score(*way) for way in placing.ways(placement)]
+    assert len(set(scores)) == 2 and placing.best(placement)[0] == min(scores)
+    assert seconds(replace(asked, pins=Pins(pipeline=2)), "greedy") <= min(scores)[1]
+
+
+def test_what_is_tied_to_other_blocks_is_no_twin() -> None:
     graph = branching_graph([HEAVY] * 6 + [BlockSpec()], TABLES)
-    plan = solve_with(of_two(graph, pins=Pins(pipeline=2), budget=60, rows=1), name).plan
-    assert [(stage.first, stage.last) for stage in plan.stages][:2] == [(0, 3), (3, 6)]
+    tied = replace(graph.blocks[2], parameters=graph.blocks[0].parameters)
+    assert BlockGraph.of(replace(graph, blocks=(*graph.blocks[:2], tied, *graph.blocks[3:]))).twins == (
+        (0, 2),
+        (1, 3, 4, 5),
+    )
 
 
 def test_blocks_that_another_reads_or_of_another_class_are_no_twins() -> None:
     readers = ((), (0,), (0,), (1, 2), (2,))
     assert BlockGraph.of(branching_graph([HEAVY] * 5, readers)).twins == ()
-    assert (
-        BlockGraph.of(branching_graph([BlockSpec(), HEAVY, BlockSpec(), HEAVY], ((), (0,), (0,), (1, 2)))).twins == ()
-    )
+    unlike = branching_graph([BlockSpec(), HEAVY, BlockSpec(), HEAVY], ((), (0,), (0,), (1, 2)))
+    assert BlockGraph.of(unlike).twins == ()
 
 
 def test_a_move_takes_a_run_or_a_part_of_it_to_one_other_position() -> None:
