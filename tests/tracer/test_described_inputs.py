@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from execute_models import CONSTANTS, GRID, GRID_ROWS, GRID_WIDTH, MODELS, GridLayers, OneGrid, batch_of, described
 from placer import tracer
-from placer.errors import UncapturableError, UsageError
+from placer.errors import CaptureError, UncapturableError, UsageError
 from placer.rules.rows import whole_batch_reason
 from placer.runtime.data import open_data
 from placer.tracer.inputs.batches import Batch, normalised
@@ -147,3 +148,38 @@ def test_one_number_of_the_batch_is_written_by_its_type_alone() -> None:
 def test_what_is_no_shape_is_told_how_one_number_is_written(text: str) -> None:
     with pytest.raises(UsageError, match="weight=:float32"):
         named_shapes(text)
+
+
+@pytest.mark.parametrize("text", ["grid=[1.5,4]:int32", "grid=[300,4]:uint8", "grid=[-4]:uint8"])
+def test_numbers_that_a_type_does_not_have_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="numbers that are none of"):
+        named_shapes(text)
+
+
+class _Writes(nn.Module):
+    """Writes into what is made of a constant, then reads it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layer, self.how = nn.Linear(4, 4), how
+
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        made = (grid - 2).double().view(1, 3)
+        if self.how == "relu":
+            functional.relu(made, inplace=True)
+        elif self.how == "transposed":
+            made.T[0] = 7
+        elif self.how == "op":
+            torch.ops.aten.add_.Tensor(made, made)
+        else:
+            places = (grid.view(1, 3) > 1).nonzero()
+            places.reshape(-1).add_(1)
+            made = places
+        loss: Tensor = self.layer(x).mean() * int(made.sum())
+        return loss
+
+
+@pytest.mark.parametrize("how", ["relu", "transposed", "op", "nonzero"])
+def test_what_a_call_that_is_not_followed_writes_is_not_known(how: str) -> None:
+    with pytest.raises(CaptureError):
+        tracer.capture(_Writes(how), batch={"x": (4, 4), "grid": Constant([1, 4, 4])})

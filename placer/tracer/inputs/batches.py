@@ -188,7 +188,7 @@ def _batch(found: Mapping[str, object], assumptions: tuple[str, ...]) -> Batch:
         shape = _shape(name, value)
         given = _given_dtype(name, value)
         dtype = given or _likely_dtype(name)
-        values = values_of(value.tensor(name)) if isinstance(value, Constant) else None
+        values = values_of(value.tensor(name).to(dtype)) if isinstance(value, Constant) else None
         entries.append(
             BatchInput(
                 name=name, shape=shape, dtype=dtype, batched=bool(shape), guessed=given is None, values=values

@@ -52,4 +52,8 @@ def _constant(name: str, numbers: str, dtype: str | None) -> Constant:
         raise UsageError(f"{name}={numbers:.80} of the batch is no list of numbers; write [[1,4,4],[1,4,4]]") from None
     if dtype is not None and not isinstance(kind, torch.dtype):
         raise UsageError(f"{name} of the batch has the type {dtype!r}; write one of torch's, as in [1,4,4]:int32")
+    if kind is not None and not (kind.is_floating_point or torch.equal(made.to(kind).to(made.dtype), made)):
+        raise UsageError(
+            f"{name}={numbers:.80} of the batch has numbers that are none of {dtype}; write a type that is"
+        )
     return Constant(made.to(kind or (torch.get_default_dtype() if made.is_floating_point() else made.dtype)))

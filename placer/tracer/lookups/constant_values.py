@@ -6,7 +6,8 @@
     features[lengths > 3]                          the places that a known mask takes enter the graph
 
 What is made of known values by functions that compute the same every time is known, until something is written into it
-that is not; what is made of others is not known, and reading it is as before.
+that is not; what is made of others is not known, and reading it is as before. What a call that is not followed wrote
+into, by its version, or gave a view of is unknown from then on.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ READ = frozenset({
 })  # fmt: skip
 # What makes tensors of nothing but plain numbers.
 MADE = frozenset({"arange", "zeros", "ones", "full", "tensor", "linspace", "eye"})
+# What makes tensors of sizes alone.
+DRAWN = frozenset({"empty", "rand", "randn"})
 # Whose results have sizes that values say: the export is given their values.
 SIZED = frozenset({
     "nonzero", "argwhere", "masked_select", "repeat_interleave", "bincount", "one_hot", "unique", "_unique_impl",
@@ -106,7 +109,7 @@ class ConstantValues(TorchFunctionMode):
         if _writes(name) or "out" in named or (name == "__get__" and func == DATA):
             return self._written(func, name, args, named)
         if name in COUNTING:
-            args, named = self._counted(args, named)
+            args, named = self._counted(args, named, name in MADE | DRAWN)
         elif name == "repeat_interleave":
             func, args, named = self._repeated(func, args, named)
         elif name == "__iter__":
@@ -115,7 +118,7 @@ class ConstantValues(TorchFunctionMode):
         tensors = [one for one in leaves if isinstance(one, Tensor)]
         plain = name in ASKED and not any(isinstance(one, torch.SymInt | torch.SymFloat) for one in leaves)
         if not plain or not (tensors or name in MADE) or not all(one in self._known for one in tensors):
-            return func(*args, **named)
+            return self._unfollowed(func, args, named)
         return self._answered(func, name, leaves, form)
 
     def _answered(self, func: Callable[..., Any], name: str, leaves: list[Any], form: _pytree.TreeSpec) -> Any:
@@ -124,15 +127,37 @@ class ConstantValues(TorchFunctionMode):
         args, named = _pytree.tree_unflatten(leaves, form)
         real = self._real(func, leaves, form)
         if real is _UNKNOWN:
-            return func(*args, **named)
+            return self._unfollowed(func, args, named)
         if name in READ:
             return real
         if name in SIZED and tensors:
             return _pytree.tree_map_only(Tensor, lambda one: self._constant(one, tensors[0].device), real)
         result = func(*args, **named)
-        for one, value in zip(_pytree.tree_leaves(result), _pytree.tree_leaves(real), strict=True):
-            if isinstance(one, Tensor) and one.shape == value.shape and one.dtype == value.dtype:
-                self._known[one] = value
+        made = list(zip(_pytree.tree_leaves(result), _pytree.tree_leaves(real), strict=True))
+        if not all(_alike(one, value) for one, value in made if isinstance(one, Tensor)) or any(
+            (_memory(one) == _memory(given)) != (_memory(value) == _memory(self._known[given]))
+            for one, value in made
+            for given in tensors
+            if isinstance(one, Tensor)
+        ):  # other sizes, or a view where the values were copied: what is written into one is not in both
+            for given in tensors:
+                self._forget(given)
+            return result
+        self._known.update({one: value for one, value in made if isinstance(one, Tensor)})
+        return result
+
+    def _unfollowed(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A call whose result is not known, after which what it may have written is not."""
+        before = [
+            (one, one._version, _memory(one))
+            for one in _pytree.tree_leaves((args, named))
+            if isinstance(one, Tensor) and one in self._known
+        ]
+        result = func(*args, **named)
+        views = {_memory(one) for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)} if before else set()
+        for one, version, memory in before:
+            if one._version != version or memory != _memory(one) or memory in views:
+                self._forget(one)
         return result
 
     def _real(self, func: Callable[..., Any], leaves: list[Any], form: _pytree.TreeSpec) -> Any:
@@ -176,12 +201,15 @@ class ConstantValues(TorchFunctionMode):
                     places = self._known[one].nonzero(as_tuple=True)
                 found.extend(self._constant(place, one.device) for place in places)
             else:
-                found.append(one)
+                found.append(self._number(one))
         return tuple(found) if isinstance(index, tuple) or len(found) > 1 else found[0]
 
-    def _counted(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with numbers in place of known ones, after the first, of which they are sizes and places."""
-        first = args[:1] if args and isinstance(args[0], Tensor) and args[0].ndim else ()
+    def _counted(
+        self, args: tuple[Any, ...], named: dict[str, Any], made: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with numbers in place of known ones, after the first, of which they are sizes and places; all
+        of those of what makes tensors of numbers."""
+        first = args[:1] if args and isinstance(args[0], Tensor) and not made else ()
         return (*first, *_pytree.tree_map(self._number, args[len(first) :])), _pytree.tree_map(self._number, named)
 
     def _number(self, one: Any) -> Any:
@@ -206,14 +234,21 @@ class ConstantValues(TorchFunctionMode):
 
     def _constant(self, values: Tensor, device: torch.device) -> Tensor:
         """`values` as a constant of the graph."""
+        order = sorted(range(values.ndim), key=values.stride, reverse=True)  # as it lies, so that views are views
+        back = [order.index(dim) for dim in range(values.ndim)]
         with _apart():
-            kept, listed = values.clone(), values.tolist()
-        made = torch.tensor(listed, dtype=kept.dtype, device=device).view(kept.shape)
-        self._known[made] = kept
+            kept = values.permute(order).contiguous().clone()
+            listed = kept.tolist()
+        made = torch.tensor(listed, dtype=kept.dtype, device=device).view(kept.shape).permute(back)
+        self._known[made] = kept.permute(back)
         return made
 
 
 _UNKNOWN = object()
+
+
+def _alike(one: Tensor, value: Tensor) -> bool:
+    return one.shape == value.shape and one.dtype == value.dtype and one.stride() == value.stride()
 
 
 def _memory(tensor: Tensor) -> int:
