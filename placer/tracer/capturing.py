@@ -48,12 +48,13 @@ from placer.tracer.inputs.asked_by_model import in_evaluation, of_checks, of_eva
 from placer.tracer.inputs.batch_checks import hints, input_names
 from placer.tracer.inputs.batches import Batch, BatchLike, normalised, with_integer_labels
 from placer.tracer.inputs.casting import RUN_DTYPES, batch_in, in_dtype
-from placer.tracer.inputs.copies import copied
 from placer.tracer.inputs.models import resolve
-from placer.tracer.measure.meta_run import meta_like, played
+from placer.tracer.inputs.weightless import on_meta
+from placer.tracer.measure.meta_run import played
 from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
 from placer.tracer.parts_to_blame import cost_of, mistaken, note, raised_again, to_blame, with_first
+from placer.tracer.selections.products import Products
 
 
 def capture(
@@ -103,13 +104,13 @@ def capture(
         passed=passed, fresh=lambda: cast(on_meta(resolved.build("meta"))),
     )  # fmt: skip
     try:
-        graph = _with_opaque(source, fold)
+        graph = _any_way(source, fold)
     except MixedDevicesError:
 
         def fresh() -> nn.Module:
             return cast(resolved.build("cpu"))
 
-        graph = _with_opaque(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
+        graph = _any_way(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
     why = min(parted, default="")
     said = (*modes, *passed_over(built), *of_evaluation(why), *of_checks(passed), *of_places(graph))
     return replace(graph, evaluation=why, notes=(*graph.notes, *said))
@@ -137,7 +138,8 @@ class Source:
     """What is captured: a model that lies on `device`, an example batch, a loss, the parts that are not looked into.
 
     parted: takes where evaluation parts from what is captured; None where nobody asks. passed: takes the checks of
-    values that were not made. fresh: makes the model anew, as it was before any export ran it.
+    values that were not made. fresh: makes the model anew, as it was before any export ran it. products: of the
+    rows that masks select.
     """
 
     model: nn.Module
@@ -149,6 +151,18 @@ class Source:
     parted: set[str] | None = None
     passed: set[str] = field(default_factory=set)
     fresh: Callable[[], nn.Module] | None = None
+    products: Products = field(default_factory=Products)
+
+
+def _any_way(source: Source, fold: bool) -> Graph:
+    """The Graph, with products of all rows where a mask selects them and there is no other way."""
+    try:
+        return _with_opaque(source, fold)
+    except CaptureError:
+        if source.products.missed:
+            with contextlib.suppress(CaptureError):
+                return _with_opaque(replace(source, products=Products(allowed=True)), fold)
+        raise
 
 
 def _with_opaque(source: Source, fold: bool) -> Graph:
@@ -158,7 +172,8 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
         parts = source.opaque
         try:
             graph = _captured(source, fold).graph
-            return replace(graph, notes=(*graph.notes, *(note(name, why) for name, why in found.items())))
+            notes = (*(note(name, why) for name, why in found.items()), *source.products.notes)
+            return replace(graph, notes=(*graph.notes, *notes))
         except CaptureError as error:
             raised = raised_again(error, found)
             if raised is not None:
@@ -319,6 +334,7 @@ def _exported(source: Source, fold: bool) -> Plain:
 
 def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
     wrapper, entries = Training(source.model, source.loss_fn), source.example.entries
+    wrapper.products = source.products
     names = {id(tensor): name for name, tensor in own_state(source.model).items()}
     with folded(source.model, found), calling(source.model, source.opaque):
         made = lifted(
@@ -377,21 +393,3 @@ def _parted(wrapper: Training, plain: Plain, evaluated: Callable[[], Plain]) -> 
     except CaptureError as error:
         why = f"the model cannot be captured in evaluation ({error})"
     return {why} if why else set()
-
-
-def on_meta(model: nn.Module) -> nn.Module:
-    """The model on meta tensors; weights are neither copied nor touched. What cannot be copied is used as it is."""
-    tensors = [*model.parameters(), *model.buffers()]
-    if all(tensor.device.type == "meta" for tensor in tensors):
-        return model
-    memo: dict[int, object] = {
-        id(tensor): meta_like(tensor) for module in model.modules() for tensor in _tensors(module)
-    }
-    with contextlib.suppress(TypeError, RuntimeError, NotImplementedError):
-        return copied(model, memo)
-    return model
-
-
-def _tensors(module: nn.Module) -> list[torch.Tensor]:
-    own = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
-    return [tensor for tensor in own if isinstance(tensor, torch.Tensor)]

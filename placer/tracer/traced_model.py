@@ -13,7 +13,7 @@ from torch.utils import _pytree
 from placer.errors import StalePlanError
 from placer.graph import Graph
 from placer.rules.opaque import OpaqueCost
-from placer.tracer.capturing import Captured, Source, captured, on_meta
+from placer.tracer.capturing import Captured, Source, captured
 from placer.tracer.export.cleaning import Plain, own_state
 from placer.tracer.export.exporting import LossFunction, MixedDevicesError
 from placer.tracer.export.lost_constants import lost, regained
@@ -21,6 +21,8 @@ from placer.tracer.export.opaque import bind, parts_of
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.graph_builder import references
 from placer.tracer.inputs.batches import Batch, BatchInput, BatchLike, normalised
+from placer.tracer.inputs.weightless import on_meta
+from placer.tracer.selections.products import Products
 
 T = TypeVar("T")
 STALE, AGAIN = "the plan is stale, this has changed: ", "Plan again with `placer plan`"
@@ -58,6 +60,7 @@ def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunc
     source = Source(
         model=model, example=example, loss_fn=loss_fn, device=device, opaque=dict.fromkeys(opaque, OpaqueCost()),
         granularity=graph_or_batch.granularity if isinstance(graph_or_batch, Graph) else "block",
+        products=Products(allowed=True),
     )  # fmt: skip
     found = _captured(source)
     bind(found.plain.graph, model, opaque)

@@ -30,12 +30,15 @@ from placer.tracer.export.state.module_state import state_written
 from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.torchs_own.scripted import scripts_as_written
 from placer.tracer.export.torchs_own.sparing import sparing
-from placer.tracer.export.unseen import UnseenError, told_of_the_export, unseen_refused
+from placer.tracer.export.unseen import UnseenError, counts_by_values, told_of_the_export, unseen_refused
 from placer.tracer.lookups.constant_values import Constants
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
 from placer.tracer.lookups.raising_checks import ChecksPassed
 from placer.tracer.lookups.value_checks import values_unchecked
+from placer.tracer.selections.mode import Selections
+from placer.tracer.selections.products import Products
+from placer.tracer.selections.selected import is_selected
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
@@ -56,7 +59,8 @@ _OF_THE_EXPORT = (
 
 
 class Training(nn.Module):
-    """What is exported: the model followed by its loss. passed: checks that were taken as passed."""
+    """What is exported: the model followed by its loss. passed: checks that were taken as passed. products: of
+    the rows that masks select."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction | None):
         super().__init__()
@@ -66,6 +70,7 @@ class Training(nn.Module):
         self.literals = Literals()
         self.passed: set[str] = set()
         self.constants = Constants()
+        self.products = Products()
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
@@ -89,7 +94,8 @@ def _own_loss(output: object, leaves: tuple[torch.Tensor, ...]) -> torch.Tensor 
     loss = getattr(output, "loss", None) if loss is None else loss
     if isinstance(loss, torch.Tensor):
         return loss
-    numbers = [leaf for leaf in leaves if leaf.numel() == 1 and leaf.is_floating_point()]
+    known = [leaf for leaf in leaves if not is_selected(leaf)]
+    numbers = [leaf for leaf in known if leaf.numel() == 1 and leaf.is_floating_point()]
     return numbers[0] if len(numbers) == 1 and numbers[0] is leaves[0] else None
 
 
@@ -150,30 +156,47 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
     try:
         with foreign_draws_refused(wrapper.model, lambda: _exported(wrapper, batch, None, training)):
             module = _exported(wrapper, batch, None, training)
+            if counts_by_values(module):
+                module = _selecting(wrapper, batch, training) or module
     except PlacerError:
         raise
     except Exception as error:
         own = _own_error(error)
         if own is not None:
             raise own from None
-        module = _told(wrapper, batch, error, training) or _with_default_device(wrapper, batch, error, training)
+        module = (
+            (_selecting(wrapper, batch, training) if _depends_on_values(error) else None)
+            or _told(wrapper, batch, error, training)
+            or _with_default_device(wrapper, batch, error, training)
+        )
     if not isinstance(module, fx.GraphModule):
         raise CaptureError(f"torch.export gave a {type(module).__name__}, not a graph; report this as a bug of placer")
     return Raw(module=module, wrapper=wrapper, input_names=tuple(batch))
 
 
 def _exported(
-    wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool
-) -> nn.Module:
+    wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool,
+    selections: Selections | None = None,
+) -> nn.Module:  # fmt: skip
     with (
-        untouched(wrapper.model), in_mode(wrapper, training) as cached, _quiet(), uncollected(),
-        unseen_refused(wrapper.model), literals_noted(wrapper.literals, training), values_unchecked(),
-        library_masks_left_out(cached),
+        selections or contextlib.nullcontext(), untouched(wrapper.model), in_mode(wrapper, training) as cached,
+        _quiet(), uncollected(), unseen_refused(wrapper.model), literals_noted(wrapper.literals, training),
+        values_unchecked(), library_masks_left_out(cached),
         ChecksPassed(wrapper.passed), PaddedTargets(), device or contextlib.nullcontext(),
         torch.set_grad_enabled(training), scripts_as_written(), as_on_one_device(), sparing(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
+
+
+def _selecting(
+    wrapper: Training, batch: dict[str, torch.Tensor], training: bool, device: torch.device | None = None
+) -> nn.Module | None:
+    """The model where what masks select is summed, averaged or a loss; None where something else becomes of it."""
+    with contextlib.suppress(Exception):
+        made = _exported(wrapper, batch, device, training, Selections(wrapper.products))
+        return None if counts_by_values(made) else made
+    return None
 
 
 def _own_error(error: BaseException | None) -> PlacerError | None:
@@ -198,10 +221,15 @@ def _with_default_device(
     devices = {tensor.device for tensor in batch.values()}
     if devices != {torch.device("meta")}:
         raise capture_error(wrapper.model, batch, error) from error
+    meta = torch.device("meta")
     try:
-        return _exported(wrapper, batch, torch.device("meta"), training)
-    except Exception:
-        raise capture_error(wrapper.model, batch, error) from error
+        made = _exported(wrapper, batch, meta, training)
+        return (_selecting(wrapper, batch, training, meta) or made) if counts_by_values(made) else made
+    except Exception as other:
+        selecting = _selecting(wrapper, batch, training, meta) if _depends_on_values(other) else None
+        if selecting is None:
+            raise capture_error(wrapper.model, batch, error) from error
+        return selecting
 
 
 def line_raised(wrapper: Training, batch: dict[str, torch.Tensor]) -> str:
@@ -222,8 +250,9 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
     if _depends_on_values(error):
         return ValueDependentError(
             f"{name} cannot be captured: {where}: {said(error)}{EXPORT_NEEDS} shapes and branches that do not depend "
-            "on the values of tensors: replace the data-dependent branch, .item() or loop there by tensor operations "
-            "such as torch.where, or do it in a submodule of the model, which placer can run as it is (--opaque NAME); "
+            "on the values of tensors: replace the data-dependent branch, .item(), len() or loop there by tensor "
+            "operations such as torch.where (what a mask selects may be summed, averaged, or go through the losses of "
+            "torch.nn.functional), or do it in a submodule of the model, which placer can run as it is (--opaque NAME); "
             "inputs that are the same in every step may be read where the batch says their values (placer.Constant)"
         )
     if "found at least two devices" in str(error):

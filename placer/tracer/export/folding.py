@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
+from placer.tracer.selections.selected import is_selected
+
 KEPT = 3  # copies of a run that are exported
 LONGEST_CYCLE = 8  # Gemma 3 has a layer of global attention after five of local attention
 _INDEX = re.compile(r"idx|index|layer_id|layer_number|block_id")
@@ -235,6 +237,8 @@ class _Passing(nn.Module):
     def forward(self, *args: object, **kwargs: object) -> object:
         """What the second copy gave."""
         for given in _pytree.tree_leaves((args, kwargs)):
+            if is_selected(given):
+                raise UnfoldableError("a layer is given what a mask selects")
             if isinstance(given, torch.Tensor):
                 # An assertion of nothing, which an export keeps, and with it what made its tensor: `folding_gaps`.
                 torch.ops.aten._assert_tensor_metadata.default(given)

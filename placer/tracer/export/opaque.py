@@ -27,6 +27,7 @@ from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import OpaqueCost, is_part, part_name
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, PartError, arguments_of, rows_of, try_part
 from placer.tracer.export.torchs_own.saved import without_saved_hooks
+from placer.tracer.selections.selected import is_selected, refused
 
 _PARTS: dict[str, OpaquePart] = {}
 _BOUND = itertools.count()
@@ -158,6 +159,8 @@ def _caller(part: OpaquePart) -> Callable[..., object]:
 
     def forward(*arguments: object, **keywords: object) -> object:
         leaves, call = _pytree.tree_flatten((arguments, keywords))
+        if any(map(is_selected, leaves)):
+            refused(f"{part.name}, which is opaque, and not looked into")
         inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         constants = tuple(HERE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         trailing = tuple(tuple(tensor.shape[1:]) for tensor in inputs)

@@ -333,7 +333,7 @@ _OF_FIXED_SIZE: dict[object, str] = {
 
 def unplayable(call: str, target: object, source: str, module: str, error: Exception) -> UnseenError:
     """A call of the graph that cannot be run on tensors without values."""
-    if _counts_by_values(target) and isinstance(error, NotImplementedError):
+    if _counted_by_values(target) and isinstance(error, NotImplementedError):
         why = "gives more or fewer numbers by the values of tensors, and placer plans for sizes that are known before"
         advice = f"{_OF_FIXED_SIZE.get(target, _MASKED)}, or {_ELSEWHERE}"
         return UnseenError(f"the model cannot be captured: {source}: {call} {why}; {advice}", module)
@@ -348,7 +348,13 @@ def unplayable(call: str, target: object, source: str, module: str, error: Excep
     )
 
 
-def _counts_by_values(target: object) -> bool:
+def counts_by_values(module: nn.Module) -> bool:
+    """Whether an exported module has a call whose result has sizes that values say."""
+    graph = getattr(module, "graph", None)
+    return graph is not None and any(_counted_by_values(node.target) for node in graph.nodes)
+
+
+def _counted_by_values(target: object) -> bool:
     """Whether the sizes of what the call gives follow from values."""
     tags = getattr(target, "tags", ())
     untagged = (torch.ops.aten.where.default, torch.ops.aten.nonzero_numpy.default)

@@ -1,0 +1,29 @@
+"""A model on meta tensors, as it is captured: what it computes, without its weights."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import nn
+
+from placer.tracer.inputs.copies import copied
+from placer.tracer.measure.meta_run import meta_like
+
+
+def on_meta(model: nn.Module) -> nn.Module:
+    """The model on meta tensors; weights are neither copied nor touched. What cannot be copied is used as it is."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if all(tensor.device.type == "meta" for tensor in tensors):
+        return model
+    memo: dict[int, object] = {
+        id(tensor): meta_like(tensor) for module in model.modules() for tensor in _tensors(module)
+    }
+    with contextlib.suppress(TypeError, RuntimeError, NotImplementedError):
+        return copied(model, memo)
+    return model
+
+
+def _tensors(module: nn.Module) -> list[torch.Tensor]:
+    own = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
+    return [tensor for tensor in own if isinstance(tensor, torch.Tensor)]

@@ -1,0 +1,67 @@
+"""torch's losses of selections: of each row its own, and then the sum or the mean of as many as are taken."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from placer.tracer.selections.reductions import reduced
+from placer.tracer.selections.rowwise import rowwise
+from placer.tracer.selections.selected import Selected, first_of, is_selected, refused
+
+#: By the place of the argument: what it is put to in the rows that are not taken.
+FINITE = {"binary_cross_entropy": {0: 0.5, 1: 0.5}}
+LOSSES = frozenset({
+    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "kl_div", "soft_margin_loss", "hinge_embedding_loss", "poisson_nll_loss",
+    "margin_ranking_loss", "triplet_margin_loss",
+})  # fmt: skip
+OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+
+
+def loss(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The loss of selections of the same rows."""
+    given = inspect.signature(func).bind(*args, **kwargs).arguments
+    reduction = given.pop("reduction", "mean")
+    _require_plain(given)
+    one = first_of(given)
+    for at, otherwise in FINITE.get(name, {}).items():
+        key = list(inspect.signature(func).parameters)[at]
+        if is_selected(given.get(key)):
+            given[key] = Selected(given[key].rows.kept(given[key].values, otherwise), one.rows)
+    if given.get("weight") is not None and not name.startswith("binary_cross_entropy"):
+        refused(f"{name} with weights")
+    each = rowwise(func, name, (), {**given, "reduction": "none"})
+    if reduction == "batchmean":
+        return reduced(torch.sum, "sum", (each,), {}) / one.rows.count
+    return each if reduction == "none" else _whole(each, reduction)
+
+
+def loss_of_classes(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The loss of selected logits (n, C, ...) and classes: rows that are not taken have the class that counts not."""
+    given = inspect.signature(func).bind(*args, **kwargs).arguments
+    _require_plain(given)
+    logits, target, weight = given["input"], given["target"], given.get("weight")
+    if not (is_selected(logits) and is_selected(target)) or logits.rows.name != target.rows.name or is_selected(weight):
+        refused(f"{name} of a selection and of what is none, or of other rows")
+    if target.values.is_floating_point():
+        reduction = given.pop("reduction", "mean")
+        each = rowwise(func, name, (), {**given, "reduction": "none"}, beside=True)
+        return each if reduction == "none" else _whole(each, reduction)
+    counted = target.rows.kept(target.values, given.get("ignore_index", -100))
+    result = func(**{**given, "input": logits.values, "target": counted})
+    return Selected(result, logits.rows) if given.get("reduction", "mean") == "none" else result
+
+
+def _whole(each: Selected, reduction: str) -> Any:
+    if reduction not in ("mean", "sum"):
+        refused(f"reduction {reduction!r}")
+    return reduced(getattr(torch, reduction), reduction, (each,), {})
+
+
+def _require_plain(given: Mapping[str, Any]) -> None:
+    if given.get("size_average") is not None or given.get("reduce") is not None:
+        refused("size_average and reduce of losses: say reduction")

@@ -1,0 +1,109 @@
+"""While a model is exported, what its masks select are selections, which know what sums, means and losses are of them.
+
+h[mask]; masked_select(h, mask)     Selected
+h[mask] = a selection of the rows   those rows written
+labels != -100, twice               two masks that take the same rows: made of the same by the same functions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+from torch.utils.weak import WeakIdKeyDictionary
+
+from placer.tracer.selections.answers import answered, plain_name
+from placer.tracer.selections.products import Products
+from placer.tracer.selections.selected import Rows, Selected, is_selected, taken
+from placer.tracer.selections.shapes import places
+from placer.tracer.selections.written import where_taken, written
+
+# What selects, or says where.
+SELECTING = frozenset({"getitem", "masked_select", "nonzero", "argwhere", "where"})
+# What makes the same of the same, and no number of floating type.
+_SAME = """eq ne lt le gt ge not_equal greater less logical_and logical_or logical_not logical_xor bitwise_and
+bitwise_or bitwise_not and or xor invert bool view reshape flatten unsqueeze squeeze contiguous long int
+isfinite isnan isinf getitem remainder mod"""
+SAME = frozenset(_SAME.split())
+
+
+class Selections(TorchFunctionMode):
+    """While it is entered, what masks take of tensors is `Selected`."""
+
+    def __init__(self, products: Products) -> None:
+        super().__init__()
+        self._names = WeakIdKeyDictionary()
+        self._products = products
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Calls it, or selects."""
+        name, named = plain_name(func), dict(kwargs or {})
+        made = self._made(name, args, named) if name in SELECTING else None
+        if made is not None:
+            return made
+        if name == "setitem" and not is_selected(args[0]) and any(map(is_selected, _pytree.tree_leaves(args[1:]))):
+            return written(args[0], args[1], args[2], self._name)
+        if name == "masked_scatter" and is_selected(args[2]):
+            return where_taken(args[0], args[1], args[2], self._name)
+        result = func(*args, **named)
+        if name in SAME and isinstance(result, Tensor) and not result.is_floating_point():
+            self._names[result] = (name, self._name(args), self._name(sorted(named.items()))), result._version
+        return result
+
+    def _name(self, one: Any) -> Hashable:
+        """Equal for tensors that hold the same, and for other arguments that are equal."""
+        if isinstance(one, tuple | list):
+            return tuple(map(self._name, one))
+        if not isinstance(one, Tensor):
+            return repr(one) if isinstance(one, int | float | slice | torch.dtype | None) else object()
+        name: Hashable
+        name, version = self._names.get(one, (None, None))  # type: ignore[no-untyped-call]  # torch does not type it
+        if version != one._version:
+            name, version = object(), one._version
+            self._names[one] = name, version
+        return name
+
+    def _answered(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._products.require(plain_name(func))
+        return answered(func, args, kwargs)
+
+    def _made(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What a mask takes of a table, or the places of it; None where there is no mask, or it is a selection."""
+        given = (*args, *named.values())
+        if any(map(is_selected, _pytree.tree_leaves(given))):
+            return None
+        if name in ("getitem", "masked_select"):
+            return self._selected(*given, name) if len(given) == 2 else None
+        mask, as_tuple = given[0], name == "where" or named.get("as_tuple", False)
+        if not _is_mask(mask) or len(given) > 1 + ("as_tuple" in named):
+            return None
+        found = places(Rows(mask, (self._name(mask), tuple(mask.shape)), self._answered))
+        if as_tuple:
+            return found
+        one = Selected(torch.stack([each.values for each in found], -1), found[0].rows)
+        one.places = tuple(range(len(found)))
+        return one
+
+    def _selected(self, table: Tensor, mask: Any, name: str) -> Any:
+        """What a mask takes of a table; None where it is no mask."""
+        mask, *rest = mask if isinstance(mask, tuple) and mask and name == "getitem" else (mask,)
+        if not _is_mask(mask) or table.is_complex() or any(isinstance(one, Tensor) for one in rest):
+            return None
+        same = self._name(mask)
+        if name == "masked_select":
+            table, mask = torch.broadcast_tensors(table, mask)  # type: ignore[no-untyped-call]  # torch does not type it
+        if table.shape[: mask.ndim] != mask.shape:
+            return None
+        one = taken(table, Rows(mask, (same, tuple(mask.shape)), self._answered))
+        return answered(Tensor.__getitem__, (one, (slice(None), *rest)), {}) if rest else one
+
+
+def _is_mask(one: Any) -> bool:
+    return isinstance(one, Tensor) and one.dtype == torch.bool and one.ndim > 0

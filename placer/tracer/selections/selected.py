@@ -1,0 +1,173 @@
+"""What a mask took of a table, among what it did not take: a tensor to the model, without a size in its first dim.
+
+h[mask]         (n, D) where n is what the values say    Selected: values (N, D), rows.mask (N,)
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from placer.io.usercode import is_of_users
+
+Answer = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
+_OPERATORS = """add radd sub rsub mul rmul truediv rtruediv floordiv mod rmod pow rpow matmul neg abs invert and rand or
+ror xor rxor eq ne lt le gt ge getitem setitem iadd isub imul itruediv"""
+
+
+class SelectionError(Exception):
+    """Something is asked of a selection that only its values tell, or that is not known of selections."""
+
+
+class Rows:
+    """The rows that a mask takes.
+
+    mask: bool, of the first dims of a table. name: equal for those who take the same rows. answer: what functions give
+    of a selection. of: what lives as long, because its identity is in the name.
+    """
+
+    def __init__(self, mask: Tensor, name: Hashable, answer: Answer, of: object = None) -> None:
+        self.shape = tuple(mask.shape)
+        self.mask, self.name, self.answer, self.of = mask.reshape(-1), name, answer, of
+
+    @functools.cached_property
+    def count(self) -> Tensor:
+        """How many they are: int64, ()."""
+        return self.mask.sum()
+
+    def kept(self, values: Tensor, otherwise: float) -> Tensor:
+        """`values` (N, ...) of these rows, and `otherwise` in the others, to which no gradient goes."""
+        mask = self.mask.view(-1, *(1,) * (values.ndim - 1))
+        if values.dtype == torch.bool:
+            return values | ~mask if otherwise else values & mask
+        return torch.where(mask, values, torch.full((), otherwise, dtype=values.dtype, device=values.device))
+
+
+class Selected:
+    """The `rows` of `values` (N, ...), which is what a tensor of them alone would be asked for.
+
+    places: of which dims of its mask these are the places of what the mask takes, where they are such. viewed: whether
+    another selection may hold the same memory.
+    """
+
+    def __init__(self, values: Tensor, rows: Rows) -> None:
+        self.values, self.rows, self.viewed = values, rows, False
+        self.places: tuple[int, ...] = ()
+
+    @property  # type: ignore[misc]  # mypy knows no class that does not say what it is
+    def __class__(self) -> type:
+        """Its class: a model that asks whether it is a tensor is not answered, which may do something else if not."""
+        return Selected if not is_of_users(sys._getframe(1)) else refused("isinstance()")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """What `func` gives, asked of the first selection among its arguments."""
+        return first_of((args, kwargs or {})).rows.answer(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        """A tensor's method of that name."""
+        method = getattr(Tensor, name, None)
+        if name.startswith("__") or not callable(method):
+            refused(f".{name}")
+        return functools.partial(_called, self, method)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The sizes; the first is a tensor of one number."""
+        return (self.rows.count, *self.values.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return self.values.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the values."""
+        return self.values.device
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients go to the values."""
+        return self.values.requires_grad
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the values lie on a GPU."""
+        return self.values.is_cuda
+
+    @property
+    def _version(self) -> int:
+        return self.values._version
+
+    def __bool__(self) -> bool:
+        """Its truth, which only values tell."""
+        return refused("its truth")
+
+    def __len__(self) -> int:
+        """Its number of rows, which only values tell."""
+        return refused("len()")
+
+    def __iter__(self) -> NoReturn:
+        """Its rows one by one, whose number only values tell."""
+        refused("a loop over its rows")
+
+    def __hash__(self) -> int:
+        """By identity, as tensors are."""
+        return id(self)
+
+
+def _called(selected: Selected, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return selected.rows.answer(method, (selected, *args), kwargs)
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    method = getattr(Tensor, name)
+
+    def operator(selected: Selected, *args: Any) -> Any:
+        return _called(selected, method, *args)
+
+    return operator
+
+
+for _name in _OPERATORS.split():
+    setattr(Selected, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+def is_selected(one: object) -> bool:
+    """Whether it is a selection."""
+    return type(one) is Selected
+
+
+def first_of(arguments: object) -> Selected:
+    """The first selection among them. Raises StopIteration where there is none."""
+    return next(one for one in torch.utils._pytree.tree_leaves(arguments) if type(one) is Selected)
+
+
+def taken(table: Tensor, rows: Rows) -> Selected:
+    """These rows of `table`, whose first dims are those of their mask."""
+    values = table.reshape(-1, *table.shape[len(rows.shape) :])
+    return Selected(rows.kept(values, resting(values)), rows)
+
+
+def resting(values: Tensor) -> float:
+    """What rows that are not taken are put to: finite in what most functions give, and in their derivatives."""
+    return 0.5 if values.is_floating_point() else 0
+
+
+def refused(what: str) -> NoReturn:
+    """Raises SelectionError."""
+    raise SelectionError(what)

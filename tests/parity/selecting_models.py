@@ -1,0 +1,58 @@
+"""Models whose masks select what they sum, average, or take the loss of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+WORDS, WIDTH = 11, 8
+
+
+class Tokens(nn.Module):
+    """Tokens, some of which count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.norm, self.inner = nn.LayerNorm(WIDTH), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True))
+
+
+class Masked(Tokens):
+    """The loss of the tokens that are masked, whose masks are made twice."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        return functional.cross_entropy(self.head(self.embed(x))[labels > 3], labels[labels > 3])
+
+
+class Headed(Tokens):
+    """A head for the masked ones alone."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        mask = labels > 3
+        return functional.cross_entropy(self.head(self.inner(self.norm(self.embed(x)[mask]))), labels[mask])
+
+
+class Placed(Tokens):
+    """What the masked ones become is put back, at their places."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        hidden, places = self.embed(x), torch.where(labels > 0)
+        out = torch.zeros_like(hidden)
+        out[places] = self.norm(hidden[places])
+        mean: Tensor = (out * hidden).mean() + hidden[places].norm(dim=-1).sum() / places[0].numel()
+        return mean
+
+
+class Positive(Tokens):
+    """The mean of those losses that are large: how many, the run says."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        each = functional.cross_entropy(self.head(self.embed(x)).view(-1, WORDS), labels.view(-1), reduction="none")
+        large: Tensor = each[each > 2.4].mean()
+        return large

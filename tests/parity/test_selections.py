@@ -1,0 +1,253 @@
+"""What masks select and models sum, average or take losses of: as in eager, or it is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import placer
+from eager_ranks import differences, on_one_device, trained
+from placer import RunSettings
+from placer.errors import CaptureError
+from placer.plans.plan import Plan
+from placer.tracer.capturing import capture
+from placer.tracer.selections.mode import Selections
+from placer.tracer.selections.products import Products
+from placer.tracer.selections.selected import SelectionError
+from pool import on_ranks
+
+CLASSES, WIDTH = 7, 5
+Given = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class Weights(nn.Module):
+    """Of the functions that are tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head, self.norm, self.table = nn.Linear(WIDTH, CLASSES), nn.LayerNorm(WIDTH), nn.Embedding(CLASSES, WIDTH)
+        self.inner = nn.Sequential(nn.Linear(WIDTH, 6), nn.ReLU(inplace=True), nn.Linear(6, CLASSES))
+        self.scale = nn.Parameter(torch.rand(CLASSES))
+
+
+def written(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Rows that are written back, and added to."""
+    out = torch.zeros_like(x)
+    out[mask] = x[mask].exp()
+    out[mask] += y[mask]
+    return (out * y).sum()
+
+
+def in_place(x: Tensor, mask: Tensor) -> Tensor:
+    """A selection that is written into."""
+    chosen = x[mask] * 1
+    same = chosen
+    chosen += 1
+    chosen.mul_(2)
+    return same.pow(2).mean()
+
+
+Case = Callable[[Weights, Tensor, Tensor, Tensor, Tensor], Tensor]
+# Of weights, two tables (4, 6, WIDTH), classes and a mask (4, 6).
+RIGHT: dict[str, Case] = {
+    "mean": lambda w, x, y, c, m: x[m].mean(),
+    "mean over rows": lambda w, x, y, c, m: x[m].mean(0).pow(2).sum() + x[m].mean(dim=(0, 1)) ** 2,
+    "mean of each": lambda w, x, y, c, m: x[m].mean(-1).pow(2).sum(),
+    "cross entropy": lambda w, x, y, c, m: functional.cross_entropy(w.head(x)[m], c[m]),
+    "mask made twice": lambda w, x, y, c, m: functional.cross_entropy(w.head(x)[c != 3], c[c != 3]),
+    "flat mask": lambda w, x, y, c, m: functional.cross_entropy(
+        w.head(x).view(-1, CLASSES)[c.view(-1) != 3], c.view(-1)[c.view(-1) != 3]
+    ),
+    "weights of classes": lambda w, x, y, c, m: functional.cross_entropy(
+        w.head(x)[m], c[m], weight=torch.arange(1.0, CLASSES + 1), label_smoothing=0.1, ignore_index=2
+    ),
+    "soft classes": lambda w, x, y, c, m: functional.cross_entropy(w.head(x)[m], w.head(y)[m].softmax(-1)),
+    "focal": lambda w, x, y, c, m: (
+        lambda each: ((1 - torch.exp(-each)) ** 2 * each).mean()
+    )(functional.cross_entropy(w.head(x)[m], c[m], reduction="none")),
+    "head of the selected": lambda w, x, y, c, m: functional.cross_entropy(w.inner(w.norm(x[m])), c[m]),
+    "squares": lambda w, x, y, c, m: (
+        functional.mse_loss(x[m], y[m]) + functional.smooth_l1_loss(x[m], y[m], reduction="sum")
+    ),
+    "probabilities": lambda w, x, y, c, m: functional.binary_cross_entropy(x[m].sigmoid(), (y[m] > 0).double()),
+    "divergence": lambda w, x, y, c, m: functional.kl_div(
+        x[m].log_softmax(-1), y[m].softmax(-1), reduction="batchmean"
+    ),
+    "masked_select": lambda w, x, y, c, m: (
+        x.masked_select(m.unsqueeze(-1)).mean() + torch.masked_select(y, y > 0).sum()
+    ),
+    "selected of the selected": lambda w, x, y, c, m: (lambda each: each[each > 0.3].mean())(((x - y) ** 2).sum(-1)[m]),
+    "roots of nothing": lambda w, x, y, c, m: (x[m] - x.detach()[m]).abs().add(1e-3).sqrt().mean() + x[m].norm(),
+    "finite where taken": lambda w, x, y, c, m: (
+        (x[m] - y[m]).abs().sqrt().mean() + (1 / (x[m] - y[m])).mean() + torch.acos(torch.tanh(x[m])).sum()
+    ),
+    "powers": lambda w, x, y, c, m: (x[m].abs() ** 0.3).mean() + torch.pow(x[m].abs(), y[m]).mean() + (2 ** x[m]).sum(),
+    "logarithms": lambda w, x, y, c, m: (
+        lambda d: (d**2).mean() - 0.5 * d.mean() ** 2
+    )(x[m].abs().log() - y[m].abs().log()),
+    "spread": lambda w, x, y, c, m: (lambda a: ((a - a.mean()) / (a.std() + 1e-6)).pow(3).sum())(x[m].sum(-1)),
+    "columns": lambda w, x, y, c, m: x[m][:, 1:3].sum() + x[m, 1].mean() + x[m][..., 2].mean() + x[m][:, None].mean(),
+    "flattened": lambda w, x, y, c, m: x[m].view(-1).mean() + x[m].flatten().pow(3).mean(),
+    "gathered": lambda w, x, y, c, m: -w.head(x)[m].log_softmax(-1).gather(1, c[m].unsqueeze(1)).squeeze(1).mean(),
+    "joined": lambda w, x, y, c, m: torch.cat([x[m], y[~m]]).pow(2).mean() + torch.stack([x[m], y[m]], 1).std(1).sum(),
+    "tables": lambda w, x, y, c, m: w.table(c[m]).pow(2).mean() + w.scale[c[m]].sum(),
+    "counted": lambda w, x, y, c, m: x[m].sum() / x[m].numel() + x[m].sum() / (x[m].shape[0] + 1) + x[m].sum() / (
+        x[m].size(0) + 2
+    ),
+    "written": lambda w, x, y, c, m: written(x, y, m),
+    "in place": lambda w, x, y, c, m: in_place(x, m),
+    "places": lambda w, x, y, c, m: x[torch.where(m)].mean() + x[m.nonzero(as_tuple=True)].pow(3).sum(),
+    "places of rows": lambda w, x, y, c, m: (
+        x.view(-1, WIDTH)[m.view(-1).nonzero().squeeze(1)].mean()
+        + y.view(-1, WIDTH).index_select(0, m.view(-1).nonzero()[:, 0]).pow(3).mean()
+    ),
+    "rows of the batch": lambda w, x, y, c, m: x[m[:, 0]].mean() + x[m.any(1)].sum(),
+    "boxes": lambda w, x, y, c, m: (
+        torch.min(x[m][:, 2:4], y[m][:, 2:4]) - torch.max(x[m][:, :2], y[m][:, :2])
+    ).clamp(min=0).prod(1).mean(),
+    "accuracy": lambda w, x, y, c, m: (w.head(x)[m].argmax(-1) == c[m]).double().mean() + x[m].sum(),
+    "triplets": lambda w, x, y, c, m: functional.triplet_margin_loss(x[m], y[m], x[m] * 0.5),
+}  # fmt: skip
+REFUSED: dict[str, Case] = {
+    "in order": lambda w, x, y, c, m: x[m].cumsum(0).mean(),
+    "with each other": lambda w, x, y, c, m: (x[m] @ x[m].t()).mean(),
+    "median": lambda w, x, y, c, m: x[m].median(),
+    "other rows": lambda w, x, y, c, m: (x[m] - y[~m]).mean(),
+    "other rows, as many dims": lambda w, x, y, c, m: (x[m] * torch.ones(24, WIDTH)).mean(),
+    "unlike dims": lambda w, x, y, c, m: (x[m] * x[m].mean(-1)).mean(),
+    "dropped": lambda w, x, y, c, m: functional.dropout(x[m], 0.1).mean(),
+    "as a list": lambda w, x, y, c, m: sum(row.mean() for row in x[m]) / len(x[m]),
+    "asked what it is": lambda w, x, y, c, m: x[m].mean() if isinstance(x[m], Tensor) else x.sum(),
+    "a view written": lambda w, x, y, c, m: (lambda a: a.view(-1).mul_(2).sum() + a.mean())(x[m] * 1),
+    "a mask that was written into": lambda w, x, y, c, m: (
+        lambda a: (a - (m.logical_not_(), y[m])[1]).mean()
+    )(x[m]),
+    "normed over rows": lambda w, x, y, c, m: functional.batch_norm(x[m], None, None, training=True).pow(3).mean(),
+    "its truth": lambda w, x, y, c, m: x[m].mean() if x[m] is not None and x[m] else x.sum(),
+}  # fmt: skip
+
+
+def of(case: Case, weights: Weights, share: float, selecting: bool) -> Iterator[Tensor]:
+    """What a function gives, and its gradients, for a mask that takes this share."""
+    draws = torch.Generator().manual_seed(round(share * 10))
+    x, y = (torch.randn(4, 6, WIDTH, generator=draws).requires_grad_() for _ in range(2))
+    classes = torch.randint(0, CLASSES, (4, 6), generator=draws)
+    mask = torch.rand(4, 6, generator=draws) < share
+    leaves = [x, y, *weights.parameters()]
+    if selecting:
+        with Selections(Products(allowed=True)):
+            result = case(weights, x * 1, y * 1, classes, mask)
+    else:
+        result = case(weights, x * 1, y * 1, classes, mask)
+    yield result.detach()
+    for leaf, gradient in zip(leaves, torch.autograd.grad(result, leaves, allow_unused=True), strict=True):
+        yield torch.zeros_like(leaf) if gradient is None else gradient
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    """Numbers of 64 bits."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:std")  # of one row, or of none
+@pytest.mark.parametrize("share", [0.5, 0.2, 1.0, 0.0])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_selection_gives_the_numbers_and_gradients_of_eager(name: str, share: float) -> None:
+    weights = Weights()
+    pairs = list(zip(of(RIGHT[name], weights, share, True), of(RIGHT[name], weights, share, False), strict=True))
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12, equal_nan=True)
+    assert share < 0.5 or math.isfinite(pairs[0][1])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_only_the_selected_rows_themselves_tell_is_refused(name: str) -> None:
+    with pytest.raises(SelectionError):
+        list(of(REFUSED[name], Weights(), 0.5, True))
+
+
+LAYOUTS: dict[tuple[str, str], dict[str, object]] = {
+    ("Masked", "replicas"): {"data": 2, "microbatches": 2},
+    ("Headed", "replicas"): {"data": 2, "microbatches": 1},
+    ("Headed", "stages"): {"pipeline": 2, "microbatches": 2},
+    ("Placed", "replicas"): {"data": 2, "microbatches": 2},
+    ("Positive", "cut"): {"tensor": 2},
+}
+
+
+@cache
+def plan_of(model: str, layout: str) -> Plan:
+    """A model over two ranks."""
+    return placer.plan(
+        f"selecting_models:{model}", "localx2", batch={"x": ((8, 6), "int64"), "labels": ((8, 6), "int64")},
+        pins=LAYOUTS[model, layout], settings=RunSettings(precision="float64"), budget=20,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "layout"), LAYOUTS, ids=lambda one: one)
+def test_a_model_that_selects_trains_as_on_one_device(model: str, layout: str) -> None:
+    plan = plan_of(model, layout)
+    for found in on_ranks(2, trained, plan):
+        assert all(map(math.isfinite, found.losses))
+        assert differences(found, on_one_device(plan)) == []
+
+
+def test_products_of_selected_rows_are_said_to_be_of_all_rows() -> None:
+    said = [note for note in plan_of("Headed", "stages").graph.notes if "of all rows" in note]
+    assert len(said) == 1
+    assert "linear" in said[0]
+    assert not [note for note in plan_of("Masked", "replicas").graph.notes if "of all rows" in note]
+
+
+class Experts(nn.Module):
+    """Experts that take the tokens of theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, WIDTH) of (N, WIDTH)."""
+        best, out = self.router(x).argmax(-1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            out[best == number] = expert(x[best == number])
+        return out
+
+
+class Routed(nn.Module):
+    """Experts in a part of a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moe = Experts()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A number."""
+        number: Tensor = self.moe(x).pow(2).mean()
+        return number
+
+
+def test_a_part_that_multiplies_what_it_selects_runs_as_it_is() -> None:
+    graph = capture(Routed(), batch={"x": (8, WIDTH)})
+    assert any(note.startswith("moe cannot be exported and is one opaque op") for note in graph.notes)
+
+
+def test_a_selection_that_stays_unknown_is_refused_as_before() -> None:
+    class Sorted(Routed):
+        def forward(self, x: Tensor) -> Tensor:
+            number: Tensor = self.moe(x).mean() + x[x > 0].cumsum(0).mean()
+            return number
+
+    with pytest.raises(CaptureError, match="mask of fixed size"):
+        capture(Sorted(), batch={"x": (8, WIDTH)})
