@@ -252,8 +252,9 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
             f"{name} cannot be captured: {where}: {said(error)}{EXPORT_NEEDS} shapes and branches that do not depend "
             "on the values of tensors: replace the data-dependent branch, .item(), len() or loop there by tensor "
             "operations such as torch.where (what a mask selects may be summed, averaged, or go through the losses of "
-            "torch.nn.functional), or do it in a submodule of the model, which placer can run as it is "
-            "(--opaque NAME); inputs that are the same in every step may be read where the batch says their values (placer.Constant)"
+            "torch.nn.functional), or do it in a submodule of the model, which placer can run as it is (--opaque "
+            "NAME); inputs that are the same in every step may be read where the batch says their values "
+            "(placer.Constant)"
         )
     if "found at least two devices" in str(error):
         return MixedDevicesError(
