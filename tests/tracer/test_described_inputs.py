@@ -183,3 +183,21 @@ class _Writes(nn.Module):
 def test_what_a_call_that_is_not_followed_writes_is_not_known(how: str) -> None:
     with pytest.raises(CaptureError):
         tracer.capture(_Writes(how), batch={"x": (4, 4), "grid": Constant([1, 4, 4])})
+
+
+class Mapped(nn.Module):
+    """Maps a function over what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        """A number."""
+        loss: Tensor = self.layer(x).mean() * torch.vmap(lambda one: one * 2 + 1)(grid).sum()
+        return loss
+
+
+def test_a_function_mapped_over_a_constant_is_refused_for_what_it_is() -> None:
+    with pytest.raises(CaptureError, match=r"called by torch\.vmap"):
+        tracer.capture(Mapped(), batch={"x": (4, 4), "grid": Constant([1, 4, 4])})

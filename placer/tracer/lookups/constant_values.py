@@ -252,6 +252,10 @@ def _alike(one: Tensor, value: Tensor) -> bool:
 
 
 def _memory(tensor: Tensor) -> int:
+    """Where it lies; of what `torch.vmap` and its like have wrapped, what is in it."""
+    wraps = torch._C._functorch
+    while wraps.is_functorch_wrapped_tensor(tensor):
+        tensor = wraps.get_unwrapped(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 
