@@ -17,6 +17,7 @@ from placer import RunSettings
 from placer.errors import CaptureError
 from placer.plans.plan import Plan
 from placer.tracer.capturing import capture
+from placer.tracer.selections.answers import answered
 from placer.tracer.selections.mode import Selections
 from placer.tracer.selections.products import Products
 from placer.tracer.selections.selected import SelectionError
@@ -142,7 +143,7 @@ def of(case: Case, weights: Weights, share: float, selecting: bool) -> Iterator[
     mask = torch.rand(4, 6, generator=draws) < share
     leaves = [x, y, *weights.parameters()]
     if selecting:
-        with Selections(Products(allowed=True)):
+        with Selections(Products(allowed=True), answered):
             result = case(weights, x * 1, y * 1, classes, mask)
     else:
         result = case(weights, x * 1, y * 1, classes, mask)

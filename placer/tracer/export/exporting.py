@@ -36,6 +36,7 @@ from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
 from placer.tracer.lookups.raising_checks import ChecksPassed
 from placer.tracer.lookups.value_checks import values_unchecked
+from placer.tracer.selections.answers import answered
 from placer.tracer.selections.mode import Selections
 from placer.tracer.selections.products import Products
 from placer.tracer.selections.selected import is_selected
@@ -194,7 +195,7 @@ def _selecting(
 ) -> nn.Module | None:
     """The model where what masks select is summed, averaged or a loss; None where something else becomes of it."""
     with contextlib.suppress(Exception):
-        made = _exported(wrapper, batch, device, training, Selections(wrapper.products))
+        made = _exported(wrapper, batch, device, training, Selections(wrapper.products, answered))
         return None if counts_by_values(made) else made
     return None
 

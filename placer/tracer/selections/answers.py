@@ -11,7 +11,17 @@ from torch import Tensor
 
 from placer.tracer.selections import reductions, rowwise, shapes
 from placer.tracer.selections.losses import LOSSES, OF_CLASSES, loss, loss_of_classes
-from placer.tracer.selections.selected import Selected, is_selected, refused
+from placer.tracer.selections.selected import Selected, is_selected, plain_name, refused
+
+
+def _reduced(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a function that goes over dims gives of a selection: over its rows, too, where that is known."""
+    if name in ("max", "min") and len(args) > 1 and isinstance(args[1], Tensor | Selected):
+        return rowwise.rowwise(func, f"{name}imum", args, kwargs)
+    dims = rowwise.dims_of(name, args, kwargs)
+    over = dims is None or 0 in dims
+    return reductions.over_rows(func, name, dims, args, kwargs) if over else rowwise.rowwise(func, name, args, kwargs)
+
 
 SHAPES: dict[str, Callable[..., Any]] = {
     "view": shapes.reshaped, "reshape": shapes.reshaped, "flatten": shapes.flattened, "unsqueeze": shapes.with_dim,
@@ -20,7 +30,7 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "getitem": shapes.indexed, "index_select": shapes.index_selected, "matmul": rowwise.matmul, "mm": rowwise.matmul,
 }  # fmt: skip
 TABLE: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(rowwise.ELEMENTWISE, rowwise.rowwise), **dict.fromkeys(rowwise.OVER, reductions.reduced),
+    **dict.fromkeys(rowwise.ELEMENTWISE, rowwise.rowwise), **dict.fromkeys(rowwise.OVER, _reduced),
     **dict.fromkeys(rowwise.WEIGHTED, rowwise.weighted), **dict.fromkeys(LOSSES, loss),
     **dict.fromkeys(OF_CLASSES, loss_of_classes), **SHAPES,
 }  # fmt: skip
@@ -94,9 +104,3 @@ def _asked(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if not (training and rate):
             return one
     refused(name)
-
-
-def plain_name(func: Callable[..., Any]) -> str:
-    """`add` of `Tensor.add` and of `Tensor.__add__`; what writes in place keeps its mark."""
-    name = getattr(func, "__name__", "")
-    return (name.strip("_") if name.startswith("__") else name).removeprefix("linalg_")

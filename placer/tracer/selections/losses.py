@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from placer.tracer.selections.reductions import reduced
+from placer.tracer.selections.reductions import over_rows
 from placer.tracer.selections.rowwise import rowwise
 from placer.tracer.selections.selected import Selected, first_of, is_selected, refused
 
@@ -36,7 +36,7 @@ def loss(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Map
         refused(f"{name} with weights")
     each = rowwise(func, name, (), {**given, "reduction": "none"})
     if reduction == "batchmean":
-        return reduced(torch.sum, "sum", (each,), {}) / one.rows.count
+        return over_rows(torch.sum, "sum", None, (each,), {}) / one.rows.count
     return each if reduction == "none" else _whole(each, reduction)
 
 
@@ -59,7 +59,7 @@ def loss_of_classes(func: Callable[..., Any], name: str, args: tuple[Any, ...], 
 def _whole(each: Selected, reduction: str) -> Any:
     if reduction not in ("mean", "sum"):
         refused(f"reduction {reduction!r}")
-    return reduced(getattr(torch, reduction), reduction, (each,), {})
+    return over_rows(getattr(torch, reduction), reduction, None, (each,), {})
 
 
 def _require_plain(given: Mapping[str, Any]) -> None:

@@ -16,9 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from placer.tracer.selections.answers import answered, plain_name
 from placer.tracer.selections.products import Products
-from placer.tracer.selections.selected import Rows, Selected, is_selected, taken
+from placer.tracer.selections.selected import Answer, Rows, Selected, is_selected, plain_name, taken
 from placer.tracer.selections.shapes import places
 from placer.tracer.selections.written import where_taken, written
 
@@ -32,12 +31,12 @@ SAME = frozenset(_SAME.split())
 
 
 class Selections(TorchFunctionMode):
-    """While it is entered, what masks take of tensors is `Selected`."""
+    """While it is entered, what masks take of tensors is `Selected`, of which `answer` says what functions give."""
 
-    def __init__(self, products: Products) -> None:
+    def __init__(self, products: Products, answer: Answer) -> None:
         super().__init__()
         self._names = WeakIdKeyDictionary()
-        self._products = products
+        self._products, self._answer = products, answer
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
@@ -72,7 +71,7 @@ class Selections(TorchFunctionMode):
 
     def _answered(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._products.require(plain_name(func))
-        return answered(func, args, kwargs)
+        return self._answer(func, args, kwargs)
 
     def _made(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What a mask takes of a table, or the places of it; None where there is no mask, or it is a selection."""
@@ -102,7 +101,7 @@ class Selections(TorchFunctionMode):
         if table.shape[: mask.ndim] != mask.shape:
             return None
         one = taken(table, Rows(mask, (same, tuple(mask.shape)), self._answered))
-        return answered(Tensor.__getitem__, (one, (slice(None), *rest)), {}) if rest else one
+        return self._answer(Tensor.__getitem__, (one, (slice(None), *rest)), {}) if rest else one
 
 
 def _is_mask(one: Any) -> bool:

@@ -9,19 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placer.tracer.selections.rowwise import dims_of, rowwise
 from placer.tracer.selections.selected import Selected, is_selected, refused
 
 Call = Callable[..., Any]
 
 
-def reduced(func: Call, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What `func`, which goes over dims, gives of a selection: over its rows, too, where that is known."""
-    if name in ("max", "min") and len(args) > 1 and isinstance(args[1], Tensor | Selected):
-        return rowwise(func, f"{name}imum", args, kwargs)
-    dims = dims_of(name, args, kwargs)
-    if dims is not None and 0 not in dims:
-        return rowwise(func, name, args, kwargs)
+def over_rows(
+    func: Call, name: str, dims: tuple[int, ...] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """What `func` gives of a selection, its first argument, over these dims, of which the rows are one (None: all).
+    Raises SelectionError where that is not known."""
     over = _OVER_ROWS.get(name)
     if over is None or not is_selected(args[0] if args else None):
         refused(f"{name} over the rows of a selection")

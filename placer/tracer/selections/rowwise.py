@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree
 
-from placer.tracer.selections.selected import Selected, first_of, is_selected, refused
+from placer.tracer.selections.selected import Selected, first_of, is_selected, refused, require_alike
 
 _ELEMENTWISE = """add radd sub rsub mul rmul div rdiv truediv rtruediv true_divide floor_divide floordiv pow rpow neg
 abs absolute sign square exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tanh sigmoid logit erf asin acos
@@ -100,23 +100,6 @@ def matmul(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: M
     if not by_weights and not (is_selected(left) and is_selected(right) and left.ndim == right.ndim >= 3):
         refused("a product over the rows of a selection")
     return rowwise(func, name, args, kwargs, beside=True)
-
-
-def require_alike(one: Selected, arguments: object, beside: bool = False) -> None:
-    """All selections among them take the rows that `one` takes, and are of as many dims; all other tensors are weights
-    (beside), of fewer dims, or of one row. Raises SelectionError."""
-    for other in _pytree.tree_leaves(arguments):
-        if is_selected(other):
-            if other.rows.name != one.rows.name:
-                refused("a function of two selections, of which it is not known that they take the same rows")
-            if other.ndim != one.ndim:
-                refused("a function of two selections of unlike dims")
-        elif isinstance(other, Tensor) and not beside and _has_rows(other, one):
-            refused("a function of a selection and of a tensor that has rows of its own")
-
-
-def _has_rows(other: Tensor, one: Selected) -> bool:
-    return other.ndim > one.ndim or (other.ndim == one.ndim and other.shape[0] != 1)
 
 
 def dims_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...] | None:

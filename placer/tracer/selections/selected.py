@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 from placer.io.usercode import is_of_users
 
@@ -154,7 +155,7 @@ def is_selected(one: object) -> bool:
 
 def first_of(arguments: object) -> Selected:
     """The first selection among them. Raises StopIteration where there is none."""
-    return next(one for one in torch.utils._pytree.tree_leaves(arguments) if type(one) is Selected)
+    return next(one for one in _pytree.tree_leaves(arguments) if type(one) is Selected)
 
 
 def taken(table: Tensor, rows: Rows) -> Selected:
@@ -171,3 +172,26 @@ def resting(values: Tensor) -> float:
 def refused(what: str) -> NoReturn:
     """Raises SelectionError."""
     raise SelectionError(what)
+
+
+def require_alike(one: Selected, arguments: object, beside: bool = False) -> None:
+    """All selections among them take the rows that `one` takes, and are of as many dims; all other tensors are weights
+    (beside), of fewer dims, or of one row. Raises SelectionError."""
+    for other in _pytree.tree_leaves(arguments):
+        if is_selected(other):
+            if other.rows.name != one.rows.name:
+                refused("a function of two selections, of which it is not known that they take the same rows")
+            if other.ndim != one.ndim:
+                refused("a function of two selections of unlike dims")
+        elif isinstance(other, Tensor) and not beside and _has_rows(other, one):
+            refused("a function of a selection and of a tensor that has rows of its own")
+
+
+def _has_rows(other: Tensor, one: Selected) -> bool:
+    return other.ndim > one.ndim or (other.ndim == one.ndim and other.shape[0] != 1)
+
+
+def plain_name(func: Callable[..., Any]) -> str:
+    """`add` of `Tensor.add` and of `Tensor.__add__`; what writes in place keeps its mark."""
+    name = getattr(func, "__name__", "")
+    return (name.strip("_") if name.startswith("__") else name).removeprefix("linalg_")

@@ -9,8 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placer.tracer.selections.rowwise import require_alike
-from placer.tracer.selections.selected import Rows, Selected, first_of, is_selected, refused, resting, taken
+from placer.tracer.selections.selected import (
+    Rows,
+    Selected,
+    first_of,
+    is_selected,
+    refused,
+    require_alike,
+    resting,
+    taken,
+)
 
 # What leaves places the places, all dims of one size aside.
 _SAME = frozenset({"view", "reshape", "flatten", "squeeze", "long", "to", "contiguous", "detach", "clone"})
