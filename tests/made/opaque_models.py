@@ -119,7 +119,7 @@ class Hardest(nn.Module):
 
     def forward(self, x: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         apart, alike = torch.cdist(x, x), classes[:, None] == classes[None]
-        terms = [apart[row][alike[row]].max() - apart[row][~alike[row]].min() for row in range(len(x))]
+        terms = [apart[row][alike[row]].max(0).values - apart[row][~alike[row]].min(0).values for row in range(len(x))]
         return torch.relu(torch.stack(terms) + 0.3).mean()
 
 

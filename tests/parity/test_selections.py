@@ -131,6 +131,7 @@ REFUSED: dict[str, Case] = {
         lambda a: (a - (m.logical_not_(), y[m])[1]).mean()
     )(x[m]),
     "normed over rows": lambda w, x, y, c, m: functional.batch_norm(x[m], None, None, training=True).pow(3).mean(),
+    "in a loop": lambda w, x, y, c, m: torch.stack([x[m].mean() for _ in range(200)]).sum(),
     "its truth": lambda w, x, y, c, m: x[m].mean() if x[m] is not None and x[m] else x.sum(),
 }  # fmt: skip
 

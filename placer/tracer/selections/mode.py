@@ -17,10 +17,12 @@ from torch.utils import _pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from placer.tracer.selections.products import Products
-from placer.tracer.selections.selected import Answer, Rows, Selected, is_selected, plain_name, taken
+from placer.tracer.selections.selected import Answer, Rows, Selected, is_selected, plain_name, refused, taken
 from placer.tracer.selections.shapes import places
 from placer.tracer.selections.written import where_taken, written
 
+# Selections of a forward: of more, which loops make, a graph is not made.
+MOST = 128
 # What selects, or says where.
 SELECTING = frozenset({"getitem", "masked_select", "nonzero", "argwhere", "where"})
 # What makes the same of the same, and no number of floating type.
@@ -36,7 +38,7 @@ class Selections(TorchFunctionMode):
     def __init__(self, products: Products, answer: Answer) -> None:
         super().__init__()
         self._names = WeakIdKeyDictionary()
-        self._products, self._answer = products, answer
+        self._products, self._answer, self._count = products, answer, 0
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
@@ -76,6 +78,9 @@ class Selections(TorchFunctionMode):
     def _made(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What a mask takes of a table, or the places of it; None where there is no mask, or it is a selection."""
         given = (*args, *named.values())
+        self._count += any(map(_is_mask, given))
+        if self._count > MOST:
+            refused(f"one of more than {MOST} selections")
         if any(map(is_selected, _pytree.tree_leaves(given))):
             return None
         if name in ("getitem", "masked_select"):
