@@ -201,3 +201,34 @@ class Mapped(nn.Module):
 def test_a_function_mapped_over_a_constant_is_refused_for_what_it_is() -> None:
     with pytest.raises(CaptureError, match=r"called by torch\.vmap"):
         tracer.capture(Mapped(), batch={"x": (4, 4), "grid": Constant([1, 4, 4])})
+
+
+class Axes(nn.Module):
+    """Takes the axes of a sum from a tensor of numbers, as MONAI's losses do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        axes: list[int] = torch.arange(1, x.dim()).tolist()
+        loss: Tensor = (self.layer(x) - y).square().sum(axes).mean()
+        return loss
+
+
+def test_what_is_read_of_plain_numbers_is_in_the_graph_and_the_batch_is_divided() -> None:
+    model, batch = Axes().double(), {name: torch.randn(4, 3, 4, dtype=torch.float64) for name in "xy"}
+    graph = tracer.capture(model, batch=batch)
+    assert not whole_batch_reason(graph, statistics=True)
+    traced = tracer.trace(model, graph)
+    torch.testing.assert_close(traced.module(*batch.values())[0], model(**batch), rtol=0, atol=1e-12)
+
+
+class AxisOfValues(Axes):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return super().forward(x, y.cumsum(int(x.argmax())))
+
+
+def test_what_is_read_of_a_batch_beside_plain_numbers_is_refused() -> None:
+    with pytest.raises(UncapturableError, match="Constant"):
+        tracer.capture(AxisOfValues(), batch={"x": (4, 3, 4), "y": (4, 3, 4)})

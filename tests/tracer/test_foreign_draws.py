@@ -63,3 +63,24 @@ def test_generators_that_forward_leaves_alone_are_left_alone() -> None:
     states = random.getstate(), model.by_python.getstate(), str(model.by_numpy.bit_generator.state)
     capture(model, batch={"x": (6, 4)})
     assert (random.getstate(), model.by_python.getstate(), str(model.by_numpy.bit_generator.state)) == states
+
+
+class DrawingBesideNumbers(Drawing):
+    """Makes a tensor that lies on no device of an export, which is then tried another way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + torch.ones(4))
+
+
+class DrawingAfterALook(Drawing):
+    """Looks at values of what it makes of numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.sum(torch.arange(1, x.dim() - 1).tolist()))
+
+
+@pytest.mark.parametrize("kind", [DrawingBesideNumbers, DrawingAfterALook])
+def test_so_is_it_where_the_export_succeeds_on_another_try(kind: type[Drawing]) -> None:
+    line = rare.__code__.co_firstlineno + 1
+    with pytest.raises(UncapturableError, match=rf"numpy's at .*test_foreign_draws.py:{line} "):
+        capture(kind(rare), batch={"x": (6, 3, 4)})

@@ -155,10 +155,9 @@ class Raw:
 def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool = True) -> Raw:
     """The exported module for exactly these shapes. Raises CaptureError naming the model's source line."""
     try:
-        with foreign_draws_refused(wrapper.model, lambda: _exported(wrapper, batch, None, training)):
-            module = _exported(wrapper, batch, None, training)
-            if counts_by_values(module):
-                module = _selecting(wrapper, batch, training) or module
+        module = _exported(wrapper, batch, None, training)
+        if counts_by_values(module):
+            module = _selecting(wrapper, batch, training) or module
     except PlacerError:
         raise
     except Exception as error:
@@ -168,6 +167,7 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
         module = (
             (_selecting(wrapper, batch, training) if _depends_on_values(error) else None)
             or _told(wrapper, batch, error, training)
+            or _with_numbers_known(wrapper, batch, error, training)
             or _with_default_device(wrapper, batch, error, training)
         )
     if not isinstance(module, fx.GraphModule):
@@ -178,6 +178,16 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
 def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool,
     selections: Selections | None = None,
+) -> nn.Module:  # fmt: skip
+    """Exported; where that draws by random numbers that are not torch's, refused."""
+    again = None if selections is None else _selections(wrapper)
+    with foreign_draws_refused(wrapper.model, lambda: _looked_into(wrapper, batch, device, training, again)):
+        return _looked_into(wrapper, batch, device, training, selections)
+
+
+def _looked_into(
+    wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool,
+    selections: Selections | None,
 ) -> nn.Module:  # fmt: skip
     with (
         selections or contextlib.nullcontext(), untouched(wrapper.model), in_mode(wrapper, training) as cached,
@@ -195,9 +205,13 @@ def _selecting(
 ) -> nn.Module | None:
     """The model where what masks select is summed, averaged or a loss; None where something else becomes of it."""
     with contextlib.suppress(Exception):
-        made = _exported(wrapper, batch, device, training, Selections(wrapper.products, answered))
+        made = _exported(wrapper, batch, device, training, _selections(wrapper))
         return None if counts_by_values(made) else made
     return None
+
+
+def _selections(wrapper: Training) -> Selections:
+    return Selections(wrapper.products, answered)
 
 
 def _own_error(error: BaseException | None) -> PlacerError | None:
@@ -215,6 +229,28 @@ def _told(wrapper: Training, batch: dict[str, torch.Tensor], error: Exception, t
     return None
 
 
+def _with_numbers_known(
+    wrapper: Training, batch: dict[str, torch.Tensor], error: Exception, training: bool
+) -> nn.Module | None:
+    """A model that looks at values of what it makes of plain numbers (`torch.arange(2, 4).tolist()`), with these known.
+
+    Then alone, as what is known enters the graph as constants where its sizes depend on it.
+    """
+    if wrapper.constants.numbers or not _depends_on_values(error):
+        return None
+    wrapper.constants.numbers = True
+    meta = {tensor.device for tensor in batch.values()} == {torch.device("meta")}
+    for device in (None, torch.device("meta"))[: 2 if meta else 1]:
+        try:
+            return _exported(wrapper, batch, device, training)
+        except UncapturableError:
+            raise
+        except Exception:  # the first error says what is wrong
+            continue
+    wrapper.constants.numbers = False
+    return None
+
+
 def _with_default_device(
     wrapper: Training, batch: dict[str, torch.Tensor], error: Exception, training: bool
 ) -> nn.Module:
@@ -226,6 +262,8 @@ def _with_default_device(
     try:
         made = _exported(wrapper, batch, meta, training)
         return (_selecting(wrapper, batch, training, meta) or made) if counts_by_values(made) else made
+    except UncapturableError:
+        raise
     except Exception as other:
         selecting = _selecting(wrapper, batch, training, meta) if _depends_on_values(other) else None
         if selecting is None:

@@ -68,15 +68,19 @@ INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.u
 
 
 class Constants:
-    """The `values` of the inputs that are the same in every step, by name, for the rows that are exported."""
+    """The `values` of the inputs that are the same in every step, by name, for the rows that are exported.
+
+    numbers: whether what is made of plain numbers is known also where there are none.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
+        self.numbers = False
 
     @contextlib.contextmanager
     def known(self, batch: Mapping[str, Tensor]) -> Iterator[None]:
         """In the body these inputs of `batch`, and what is made of them, are known."""
-        if not self.values:
+        if not self.values and not self.numbers:
             yield
             return
         mode = ConstantValues()
