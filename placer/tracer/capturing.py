@@ -38,6 +38,7 @@ from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.state.dense_state import require_dense
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
+from placer.tracer.export.torchs_own.autocast_regions import for_autocast
 from placer.tracer.export.unfolding import grown
 from placer.tracer.export.unseen import UnseenError, require_plain_gradients
 from placer.tracer.functional import functional
@@ -103,14 +104,15 @@ def capture(
         model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity, parted=parted,
         passed=passed, fresh=lambda: cast(on_meta(resolved.build("meta"))),
     )  # fmt: skip
-    try:
-        graph = _any_way(source, fold)
-    except MixedDevicesError:
+    with for_autocast(precision == "bfloat16-autocast"):
+        try:
+            graph = _any_way(source, fold)
+        except MixedDevicesError:
 
-        def fresh() -> nn.Module:
-            return cast(resolved.build("cpu"))
+            def fresh() -> nn.Module:
+                return cast(resolved.build("cpu"))
 
-        graph = _any_way(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
+            graph = _any_way(replace(source, model=fresh(), fresh=fresh, device="cpu"), fold)
     why = min(parted, default="")
     said = (*modes, *passed_over(built), *of_evaluation(why), *of_checks(passed), *of_places(graph))
     return replace(graph, evaluation=why, notes=(*graph.notes, *said))

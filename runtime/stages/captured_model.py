@@ -22,6 +22,7 @@ from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import rewrites
 from placer.runtime.stages.shapes import TensorMeta, shapes_of
+from placer.tracer.export.torchs_own.autocast_regions import for_autocast
 from placer.tracer.inputs.casting import RUN_DTYPES
 
 
@@ -83,7 +84,9 @@ class CapturedModel:
 
 def captured(plan: Plan, model: nn.Module) -> CapturedModel:
     """Capture a real model, which is in the plan's precision. Raises CaptureError, StalePlanError for another graph."""
-    return made_ready(plan, tracer.trace(model, _in_precision(plan), loss_function(plan)))
+    with for_autocast(plan.settings.precision == "bfloat16-autocast"):
+        traced = tracer.trace(model, _in_precision(plan), loss_function(plan))
+    return made_ready(plan, traced)
 
 
 def made_ready(plan: Plan, traced: tracer.Traced) -> CapturedModel:

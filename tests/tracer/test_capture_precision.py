@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import placer
-from placer.errors import StalePlanError, UsageError
+from placer import tracer
+from placer.errors import StalePlanError, UncapturableError, UsageError
 from placer.plans.settings import Precision, RunSettings
 from placer.runtime import load
+from placer.tracer.export.torchs_own.autocast_regions import for_autocast
 
 LAYERS = 3
 ROWS = 8
@@ -138,3 +140,48 @@ def test_complex_numbers_have_no_sixteen_bits() -> None:
         placer.capture(Spun(), batch=shapes, precision="bfloat16")
     graph = placer.capture(Spun(), batch=shapes, precision="float64")
     assert graph.parameters["turns"].dtype == "complex128"
+
+
+class FullInBetween(nn.Module):
+    """Has autocast off around what `inner` does, for the kind of device that its input lies on."""
+
+    def __init__(self, inner: str) -> None:
+        super().__init__()
+        self.layer, self.inner = nn.Linear(4, 4), inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        region = torch.autocast(x.device.type, enabled=False)
+        with region:
+            made = self.layer(x) if self.inner == "product" else self.again(x, region)
+        loss: Tensor = (made * self.layer(x)).square().mean()
+        return loss
+
+    @staticmethod
+    def again(x: Tensor, region: torch.autocast) -> Tensor:
+        with region:
+            return x.sin()
+
+
+@pytest.mark.parametrize("inner", ["product", "sine"])
+@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+def test_where_no_autocast_is_on_it_may_be_off_for_any_kind_of_device(inner: str, precision: Precision) -> None:
+    assert not tracer.capture(FullInBetween(inner), batch={"x": (6, 4)}, precision=precision).notes
+
+
+def test_products_that_a_run_under_autocast_would_narrow_are_refused_with_their_line() -> None:
+    tracer.capture(FullInBetween("sine"), batch={"x": (6, 4)}, precision="bfloat16-autocast")
+    with pytest.raises(UncapturableError, match=r"test_capture_precision.py:.* autocast off around linear"):
+        tracer.capture(FullInBetween("product"), batch={"x": (6, 4)}, precision="bfloat16-autocast")
+
+
+def test_a_submodule_that_does_them_may_run_as_it_is() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), FullInBetween("product"))
+    graph = tracer.capture(model, batch={"input": (6, 4)}, precision="bfloat16-autocast", opaque=["1"])
+    assert any("opaque" in op.target for _, op in graph.ops)
+
+
+def test_a_plan_that_is_edited_to_run_under_autocast_is_held_to_that_too() -> None:
+    graph = tracer.capture(model := FullInBetween("product"), batch={"x": (6, 4)}, precision="float32")
+    tracer.trace(model, graph)
+    with for_autocast(True), pytest.raises(UncapturableError, match="autocast off around linear"):
+        tracer.trace(model, graph)

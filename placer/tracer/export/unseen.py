@@ -25,6 +25,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line, is_of_users, is_own_module, said
+from placer.tracer.export.torchs_own.autocast_regions import entered_where_enabled, left_where_enabled, made_for_meta
 from placer.tracer.export.torchs_own.inference import INFERENCE
 from placer.tracer.export.torchs_own.outside import dynamo_remembered, replaced_in_export
 
@@ -77,8 +78,9 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         (nn.init, "_no_grad_trunc_normal_", _drawn_without_values),
         *((owner, name, partial(_reseeded, name)) for owner in (torch, torch.random) for name in _SEEDING),
         *((torch.compiler, name, _as_in_eager) for name in _ASKING),
-        (torch.autocast, "__enter__", _entered_where_enabled),
-        (torch.autocast, "__exit__", _left_where_enabled),
+        (torch.autocast, "__init__", made_for_meta),
+        (torch.autocast, "__enter__", entered_where_enabled),
+        (torch.autocast, "__exit__", left_where_enabled),
         *INFERENCE,
     )
     with contextlib.ExitStack() as patched:
@@ -272,14 +274,6 @@ def _drawn_without_values(before: Callable[..., object]) -> Callable[..., object
         return before(*given, **keywords)
 
     return call
-
-
-def _entered_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
-    return lambda region: before(region) if region._enabled else region
-
-
-def _left_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
-    return lambda region, *error: before(region, *error) if region._enabled else None
 
 
 @contextlib.contextmanager
