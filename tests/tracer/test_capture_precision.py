@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import placer
 from placer import tracer
@@ -185,3 +186,12 @@ def test_a_plan_that_is_edited_to_run_under_autocast_is_held_to_that_too() -> No
     tracer.trace(model, graph)
     with for_autocast(True), pytest.raises(UncapturableError, match="autocast off around linear"):
         tracer.trace(model, graph)
+
+
+def test_so_are_those_that_transformers_keeps_out_of_autocast() -> None:
+    config = GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16, n_positions=8, reorder_and_upcast_attn=True)
+    config._attn_implementation = "eager"
+    model, batch = GPT2LMHeadModel(config), {"input_ids": (2, 8), "labels": (2, 8)}
+    tracer.capture(model, batch=batch, precision="float32")
+    with pytest.raises(UncapturableError, match=r"modeling_gpt2.py:.* autocast off around baddbmm"):
+        tracer.capture(model, batch=batch, precision="bfloat16-autocast")

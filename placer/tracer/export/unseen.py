@@ -25,7 +25,12 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line, is_of_users, is_own_module, said
-from placer.tracer.export.torchs_own.autocast_regions import entered_where_enabled, left_where_enabled, made_for_meta
+from placer.tracer.export.torchs_own.autocast_regions import (
+    entered_where_enabled,
+    in_place_of_none,
+    left_where_enabled,
+    made_for_meta,
+)
 from placer.tracer.export.torchs_own.inference import INFERENCE
 from placer.tracer.export.torchs_own.outside import dynamo_remembered, replaced_in_export
 
@@ -81,12 +86,13 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         (torch.autocast, "__init__", made_for_meta),
         (torch.autocast, "__enter__", entered_where_enabled),
         (torch.autocast, "__exit__", left_where_enabled),
+        (sys.modules.get("transformers.utils.generic"), "nullcontext", in_place_of_none),
         *INFERENCE,
     )
     with contextlib.ExitStack() as patched:
         patched.enter_context(dynamo_remembered())
         for owner, name, replacing in places:
-            if name in vars(owner):
+            if owner is not None and name in vars(owner):
                 patched.enter_context(replaced_in_export(owner, name, replacing(vars(owner)[name])))
         patched.enter_context(mock.patch.object(torch.Tensor, "data", property(_data, _assigned), create=True))
         patched.enter_context(mock.patch.object(torch.Tensor, "grad_fn", property(_grad_fn), create=True))

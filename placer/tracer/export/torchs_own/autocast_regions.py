@@ -7,6 +7,7 @@ They are left out of the graph: torch 2.13 loses what becomes of gradients insid
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -69,6 +70,17 @@ def left_where_enabled(before: Callable[..., object]) -> Callable[..., object]:
         return before(region, *error) if region._enabled else region._looking.pop().__exit__(*error)
 
     return leave
+
+
+def in_place_of_none(before: Callable[[], object]) -> Callable[[], object]:
+    """What transformers' `maybe_autocast` gives where autocast is on nowhere, as in an export: no region at all."""
+
+    def make(*given: object) -> object:
+        caller = sys._getframe(1)
+        off = caller.f_code.co_name == "maybe_autocast" and not caller.f_locals["enabled"]
+        return _Off() if off else before(*given)
+
+    return make
 
 
 class _Off(TorchFunctionMode):
