@@ -252,3 +252,26 @@ class ByPlace(nn.Module):
 def test_inputs_by_place_alone_are_refused() -> None:
     with pytest.raises(UsageError, match=r"takes x by place alone.*leave out the /"):
         capture(ByPlace(), batch={"x": (2, 8)})
+
+
+class FirstOfSome(nn.Module):
+    """Goes through the first of its layers, as decoders of transformers do; one module has two names."""
+
+    def __init__(self, aliased: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4))
+        self.alias = self.layers[0] if aliased else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:3][0:3:1]:
+            x = x + layer(x)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_blocks_are_the_same_where_a_module_has_two_names(fold: bool) -> None:
+    aliased, plain = (
+        [block.name for block in capture(FirstOfSome(two), batch={"x": (4, 8)}, fold=fold).blocks]
+        for two in (True, False)
+    )
+    assert aliased == plain == ["layers.0", "layers.1", "layers.2"]

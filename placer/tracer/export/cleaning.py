@@ -25,6 +25,9 @@ from placer.tracer.export.exporting import MixedDevicesError, Raw
 # The source of what the loss function does.
 LOSS = "loss_fn"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+# The first modules of a list (`layers[:n]`), which torch 2.13 names so where any module of the model has two names: the
+# ones that they are in the list.
+_FIRST = re.compile(r"\bslice\((?:None|0), (?:None|-?\d+), (?:None|1)\)\.")
 _DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
 
 # The place of `sparse` among the arguments.
@@ -347,7 +350,7 @@ def _module_path(stack: object) -> tuple[str, dict[str, str]]:
     calls: dict[str, str] = {}
     path = ""
     for key, (found, _) in stack.items():
-        path = str(found).removeprefix("model").removeprefix(".")
+        path = _FIRST.sub("", str(found)).removeprefix("model").removeprefix(".")
         call = re.search(r"@\d+$", str(key))
         if call:
             calls[path] = call.group(0)
