@@ -55,6 +55,21 @@ def in_place(x: Tensor, mask: Tensor) -> Tensor:
     return same.pow(2).mean()
 
 
+def caught(chosen: Tensor) -> Tensor:
+    """What is made of it where it cannot be done."""
+    try:
+        return chosen.median()
+    except RuntimeError:
+        return chosen.mean()
+
+
+def shifted(x: Tensor, mask: Tensor) -> Tensor:
+    """What lies one before each place."""
+    rows, columns = torch.where(mask)
+    columns -= 1
+    return x[rows, columns].mean()
+
+
 Case = Callable[[Weights, Tensor, Tensor, Tensor, Tensor], Tensor]
 # Of weights, two tables (4, 6, WIDTH), classes and a mask (4, 6).
 RIGHT: dict[str, Case] = {
@@ -116,7 +131,30 @@ RIGHT: dict[str, Case] = {
     "accuracy": lambda w, x, y, c, m: (w.head(x)[m].argmax(-1) == c[m]).double().mean() + x[m].sum(),
     "triplets": lambda w, x, y, c, m: functional.triplet_margin_loss(x[m], y[m], x[m] * 0.5),
 }  # fmt: skip
+OTHERWISE: dict[str, Case] = {
+    "axis": lambda w, x, y, c, m: torch.sum(x[m], axis=-1).pow(2).mean() + torch.mean(x[m], axis=0).sum()  # type: ignore[call-overload]
+,
+    "entries from the fifth on": lambda w, x, y, c, m: w.table(c[c > 3] - 4).pow(2).sum() + w.scale[c[c > 3] - 4].sum(),
+    "all alike": lambda w, x, y, c, m: (lambda a: ((a - a.mean()) / (a.std() + 1e-6)).sum())(x[m].mean(-1) * 0 + 1),
+    "in 16 bits": lambda w, x, y, c, m: (x.half() + 100)[m].mean().double(),
+    "a mask that is written later": lambda w, x, y, c, m: (
+        lambda chosen: (chosen * 1, m.logical_not_(), chosen.mean())[2]
+    )(x.detach()[m] * w.scale[:WIDTH]),
+}  # fmt: skip
 REFUSED: dict[str, Case] = {
+    "written and alike": lambda w, x, y, c, m: (lambda a: (a, a.long().add_(1), w.scale[a].sum())[2])(c[m] * 0),
+    "caught": lambda w, x, y, c, m: caught(x[m]),
+    "its class": lambda w, x, y, c, m: x[m].mean() if type(x[m]) is Tensor else x.sum(),
+    "whether it is a tensor": lambda w, x, y, c, m: x[m].mean() if torch.is_tensor(x[m]) else x.sum(),
+    "whether its rows are counted": lambda w, x, y, c, m: x[m].mean() / (2 if isinstance(x[m].shape[0], int) else 1),
+    "other places": lambda w, x, y, c, m: shifted(x, m),
+    "soft classes over rows": lambda w, x, y, c, m: functional.cross_entropy(x[m][:, 0], y[m][:, 0]),
+    "an int of rows": lambda w, x, y, c, m: x[m][:, 0].reshape(4, -1).sum(0).pow(2).mean(),
+    "no dims": lambda w, x, y, c, m: x[m].sum(()).mean(),
+    "dropped in attention": lambda w, x, y, c, m: functional.scaled_dot_product_attention(
+        x[m[:, 0]], x[m[:, 0]], x[m[:, 0]], dropout_p=0.5
+    ).mean(),
+    "counted entries": lambda w, x, y, c, m: functional.embedding(c[m], w.table.weight, scale_grad_by_freq=True).mean(),
     "in order": lambda w, x, y, c, m: x[m].cumsum(0).mean(),
     "with each other": lambda w, x, y, c, m: (x[m] @ x[m].t()).mean(),
     "median": lambda w, x, y, c, m: x[m].median(),
@@ -163,10 +201,10 @@ def double() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:std")  # of one row, or of none
 @pytest.mark.parametrize("share", [0.5, 0.2, 1.0, 0.0])
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", [*RIGHT, *OTHERWISE])
 def test_a_selection_gives_the_numbers_and_gradients_of_eager(name: str, share: float) -> None:
-    weights = Weights()
-    pairs = list(zip(of(RIGHT[name], weights, share, True), of(RIGHT[name], weights, share, False), strict=True))
+    weights, case = Weights(), {**RIGHT, **OTHERWISE}[name]
+    pairs = list(zip(of(case, weights, share, True), of(case, weights, share, False), strict=True))
     for found, expected in pairs:
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12, equal_nan=True)
     assert share < 0.5 or math.isfinite(pairs[0][1])

@@ -39,7 +39,7 @@ from placer.tracer.lookups.value_checks import values_unchecked
 from placer.tracer.selections.answers import answered
 from placer.tracer.selections.mode import Selections
 from placer.tracer.selections.products import Products
-from placer.tracer.selections.selected import is_selected
+from placer.tracer.selections.selected import REFUSED, is_selected
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
 
@@ -154,6 +154,7 @@ class Raw:
 
 def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool = True) -> Raw:
     """The exported module for exactly these shapes. Raises CaptureError naming the model's source line."""
+    REFUSED.clear()
     try:
         module = _exported(wrapper, batch, None, training)
         if counts_by_values(module):
@@ -165,9 +166,9 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
         if own is not None:
             raise own from None
         module = (
-            (_selecting(wrapper, batch, training) if _depends_on_values(error) else None)
-            or _told(wrapper, batch, error, training)
+            _told(wrapper, batch, error, training)
             or _with_numbers_known(wrapper, batch, error, training)
+            or (_selecting(wrapper, batch, training) if _depends_on_values(error) else None)
             or _with_default_device(wrapper, batch, error, training)
         )
     if not isinstance(module, fx.GraphModule):
@@ -204,9 +205,10 @@ def _selecting(
     wrapper: Training, batch: dict[str, torch.Tensor], training: bool, device: torch.device | None = None
 ) -> nn.Module | None:
     """The model where what masks select is summed, averaged or a loss; None where something else becomes of it."""
+    REFUSED.clear()
     with contextlib.suppress(Exception):
         made = _exported(wrapper, batch, device, training, _selections(wrapper))
-        return None if counts_by_values(made) else made
+        return None if counts_by_values(made) or REFUSED else made
     return None
 
 
@@ -287,13 +289,14 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
     where = source_line(error) or "the line is not known"
     name = type(model).__name__
     if _depends_on_values(error):
+        selecting = "what a mask selects may be summed, averaged, or go through the losses of torch.nn.functional"
+        selecting += f"; not known of it: {REFUSED[0]}" if REFUSED else ""
         return ValueDependentError(
             f"{name} cannot be captured: {where}: {said(error)}{EXPORT_NEEDS} shapes and branches that do not depend "
             "on the values of tensors: replace the data-dependent branch, .item(), len() or loop there by tensor "
-            "operations such as torch.where (what a mask selects may be summed, averaged, or go through the losses of "
-            "torch.nn.functional), or do it in a submodule of the model, which placer can run as it is (--opaque "
-            "NAME); inputs that are the same in every step may be read where the batch says their values "
-            "(placer.Constant)"
+            f"operations such as torch.where ({selecting}), or do it in a submodule of the model, which placer can run "
+            "as it is (--opaque NAME); inputs that are the same in every step may be read where the batch says their "
+            "values (placer.Constant)"
         )
     if "found at least two devices" in str(error):
         return MixedDevicesError(

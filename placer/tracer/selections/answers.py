@@ -37,12 +37,13 @@ TABLE: dict[str, Callable[..., Any]] = {
 IN_PLACE = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div"}
 # What may give a view of what it is given: what is written into one is in the other.
 _VIEWS = """view reshape flatten unsqueeze squeeze transpose permute movedim getitem detach contiguous to float
-double half bfloat16 select narrow chunk split unbind positive dropout"""
+double half bfloat16 long int bool type select narrow chunk split unbind positive dropout"""
 VIEWS = frozenset(_VIEWS.split())
 
 
 def answered(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a function gives of selections. Raises SelectionError where that is not known."""
+    kwargs = {"dim" if key == "axis" else key: given for key, given in kwargs.items()}
     name, out_of_place = plain_name(func), _out_of_place(func, args, kwargs)
     if out_of_place is not None:
         return _replaced(args[0] if args else kwargs["input"], answered(*out_of_place))
@@ -80,7 +81,7 @@ def _replaced(one: Selected, result: Any) -> Selected:
         refused("a write into a selection of which there are views, or of another type")
     if result.rows is not one.rows or result.values.shape != one.values.shape:
         refused("a write into a selection of other rows")
-    one.values = result.values
+    one.values, one.places = result.values, ()
     return one
 
 

@@ -28,6 +28,8 @@ def loss(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Map
     reduction = given.pop("reduction", "mean")
     _require_plain(given)
     one = first_of(given)
+    if name == "triplet_margin_loss" and one.ndim < 2:
+        refused(f"{name} over the rows of a selection")
     for at, otherwise in FINITE.get(name, {}).items():
         key = list(inspect.signature(func).parameters)[at]
         if is_selected(given.get(key)):
@@ -36,7 +38,7 @@ def loss(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Map
         refused(f"{name} with weights")
     each = rowwise(func, name, (), {**given, "reduction": "none"})
     if reduction == "batchmean":
-        return over_rows(torch.sum, "sum", None, (each,), {}) / one.rows.count
+        return over_rows(torch.sum, "sum", None, (each,), {}) / one.rows.count.to(each.dtype)
     return each if reduction == "none" else _whole(each, reduction)
 
 
@@ -47,6 +49,8 @@ def loss_of_classes(func: Callable[..., Any], name: str, args: tuple[Any, ...], 
     logits, target, weight = given["input"], given["target"], given.get("weight")
     if not (is_selected(logits) and is_selected(target)) or logits.rows.name != target.rows.name or is_selected(weight):
         refused(f"{name} of a selection and of what is none, or of other rows")
+    if logits.ndim < 2 or (name == "nll_loss" and target.values.is_floating_point()):
+        refused(f"{name} over the rows of a selection")
     if target.values.is_floating_point():
         reduction = given.pop("reduction", "mean")
         each = rowwise(func, name, (), {**given, "reduction": "none"}, beside=True)

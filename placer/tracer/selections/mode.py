@@ -17,7 +17,16 @@ from torch.utils import _pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from placer.tracer.selections.products import Products
-from placer.tracer.selections.selected import Answer, Rows, Selected, is_selected, plain_name, refused, taken
+from placer.tracer.selections.selected import (
+    Answer,
+    Rows,
+    Selected,
+    is_selected,
+    plain_name,
+    refused,
+    require_unasked,
+    taken,
+)
 from placer.tracer.selections.shapes import places
 from placer.tracer.selections.written import where_taken, written
 
@@ -51,7 +60,7 @@ class Selections(TorchFunctionMode):
             return made
         if name == "setitem" and not is_selected(args[0]) and any(map(is_selected, _pytree.tree_leaves(args[1:]))):
             return written(args[0], args[1], args[2], self._name)
-        if name == "masked_scatter" and is_selected(args[2]):
+        if name == "masked_scatter" and is_selected(args[2]) and args[0].shape == args[1].shape:
             return where_taken(args[0], args[1], args[2], self._name)
         result = func(*args, **named)
         if name in SAME and isinstance(result, Tensor) and not result.is_floating_point():
@@ -73,6 +82,7 @@ class Selections(TorchFunctionMode):
 
     def _answered(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._products.require(plain_name(func))
+        require_unasked("type")
         return self._answer(func, args, kwargs)
 
     def _made(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -81,6 +91,8 @@ class Selections(TorchFunctionMode):
         self._count += any(map(_is_mask, given))
         if self._count > MOST:
             refused(f"one of more than {MOST} selections")
+        if any(map(_is_mask, given)):
+            require_unasked("type")
         if any(map(is_selected, _pytree.tree_leaves(given))):
             return None
         if name in ("getitem", "masked_select"):
@@ -88,7 +100,7 @@ class Selections(TorchFunctionMode):
         mask, as_tuple = given[0], name == "where" or named.get("as_tuple", False)
         if not _is_mask(mask) or len(given) > 1 + ("as_tuple" in named):
             return None
-        found = places(Rows(mask, (self._name(mask), tuple(mask.shape)), self._answered))
+        found = places(Rows(mask.clone(), (self._name(mask), tuple(mask.shape)), self._answered))
         if as_tuple:
             return found
         one = Selected(torch.stack([each.values for each in found], -1), found[0].rows)
@@ -105,7 +117,7 @@ class Selections(TorchFunctionMode):
             table, mask = torch.broadcast_tensors(table, mask)  # type: ignore[no-untyped-call]  # torch does not type it
         if table.shape[: mask.ndim] != mask.shape:
             return None
-        one = taken(table, Rows(mask, (same, tuple(mask.shape)), self._answered))
+        one = taken(table, Rows(mask.clone(), (same, tuple(mask.shape)), self._answered))
         return self._answer(Tensor.__getitem__, (one, (slice(None), *rest)), {}) if rest else one
 
 

@@ -36,7 +36,9 @@ def _sum(func: Call, one: Selected, dims: Any, args: tuple[Any, ...], kwargs: Ma
 
 
 def _mean(func: Call, one: Selected, dims: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return torch.sum(one.rows.kept(one.values, 0), *args[1:], **kwargs) / numbers(one, dims)
+    values, to = one.rows.kept(one.values, 0), kwargs.get("dtype", one.dtype)
+    wide = torch.float32 if to in (torch.float16, torch.bfloat16) else to  # in which a mean is taken, and counts fit
+    return (torch.sum(values, *args[1:], **{**kwargs, "dtype": wide}) / numbers(one, dims)).to(to)
 
 
 def _norm(func: Call, one: Selected, dims: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -55,8 +57,11 @@ def _spread(
         refused("std or var over some dims of a selection")
     count, values = numbers(one, None), one.values
     from_mean = values - one.rows.kept(values, 0).sum() / count
-    variance = one.rows.kept(from_mean**2, 0).sum() / (count - int(said[0] if said else True))
-    return variance if func.__name__ == "var" else variance.sqrt()
+    variance = one.rows.kept(from_mean**2, 0).sum() / (count - int(said[0] if said else True)).clamp(min=0)
+    if func.__name__ == "var":
+        return variance
+    # Where all are equal, no gradient goes through their spread.
+    return torch.where(variance > 0, torch.where(variance > 0, variance, 1).sqrt(), variance.detach())
 
 
 def _extreme(otherwise: float) -> Callable[..., Any]:

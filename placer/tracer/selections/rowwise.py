@@ -41,6 +41,10 @@ FINITE: dict[str, dict[int, float]] = {
     **{name: {1: 1.0} for name in ("fmod", "remainder", "mod")},
     "addcdiv": {2: 1.0},
 }  # fmt: skip
+# The keywords of functions that go over dims.
+_KEYWORDS = """dim keepdim dtype correction unbiased p ord k largest sorted descending stable index input eps start
+length split_size split_size_or_sections chunks x1 x2 _stacklevel"""
+KEYWORDS = frozenset(_KEYWORDS.split())
 # Over which dim they go: the place of `dim`, and what it is where none is said (None: all, the rows too).
 OVER: dict[str, tuple[int, int | None]] = {
     **dict.fromkeys(("softmax", "log_softmax", "softmin", "logsumexp", "cumsum", "argmax", "argmin"), (1, None)),
@@ -61,6 +65,8 @@ def rowwise(
     one = first_of((args, kwargs))
     require_alike(one, (args, kwargs), beside)
     finite = FINITE.get(name, {})
+    if finite and any(map(is_selected, kwargs.values())):
+        refused(f"{name} of keywords")
 
     def bare(argument: Any) -> Any:
         return argument.values if is_selected(argument) else argument
@@ -82,9 +88,29 @@ def weighted(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
         refused(f"{name} of a selection and of what is none")
     if name == "gather":
         _require_gathered(args, kwargs)
+        args = tuple(in_table(arg) if at else arg for at, arg in enumerate(args))
+        kwargs = {key: in_table(given) if key == "index" else given for key, given in kwargs.items()}
+    elif name == "embedding":
+        _require_plain_table(args, kwargs)
+        args = (in_table(args[0]), *args[1:])
     elif any(map(is_selected, _pytree.tree_leaves(others))):
         refused(f"{name} with weights that are selected")
+    if name == "scaled_dot_product_attention" and kwargs.get("dropout_p", args[4] if len(args) > 4 else 0):
+        refused("dropout in attention")
     return rowwise(func, name, args, kwargs, beside=True)
+
+
+def in_table(one: Any) -> Any:
+    """Numbers of entries, of which those of rows that are not taken are the first's."""
+    return Selected(one.rows.kept(one.values, 0), one.rows) if is_selected(one) else one
+
+
+def _require_plain_table(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Neither renormalised nor scaled by how often its entries are read, which rows that are not taken would change."""
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if any(given.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")) or not args:
+        refused("an embedding that counts or renormalises what is read of it")
 
 
 def _require_gathered(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -106,7 +132,9 @@ def dims_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tupl
     """The dims that a function of `OVER` goes over, counted from the first; None for all."""
     place, dim = OVER[name]
     found = kwargs.get("dim", args[place] if len(args) > place else dim)
-    if found is None:
+    if not set(kwargs) <= KEYWORDS or found == () or found == []:
+        refused(f"{name} with {', '.join(kwargs) or 'no dims'}")
+    if found is None or isinstance(found, bool):
         return None
     dims = found if isinstance(found, list | tuple) else (found,)
     return tuple(int(one) % first_of((args, kwargs)).ndim for one in dims)

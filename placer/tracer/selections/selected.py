@@ -5,9 +5,11 @@ h[mask]         (n, D) where n is what the values say    Selected: values (N, D)
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 from collections.abc import Callable, Hashable, Mapping
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -18,7 +20,7 @@ from placer.io.usercode import is_of_users
 
 Answer = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
 _OPERATORS = """add radd sub rsub mul rmul truediv rtruediv floordiv mod rmod pow rpow matmul neg abs invert and rand or
-ror xor rxor eq ne lt le gt ge getitem setitem iadd isub imul itruediv"""
+ror xor rxor eq ne lt le gt ge getitem setitem iadd isub imul itruediv ipow ifloordiv imod iand ior ixor"""
 
 
 class SelectionError(Exception):
@@ -49,7 +51,19 @@ class Rows:
         return torch.where(mask, values, torch.full((), otherwise, dtype=values.dtype, device=values.device))
 
 
-class Selected:
+class _Unanswered(type):
+    """A class that a model's own code may not compare with others, or look up: it would take it for no tensor."""
+
+    def __eq__(cls, other: object) -> bool:
+        """Whether it is this class."""
+        return cls is other if not is_of_users(sys._getframe(1)) else refused("type()")
+
+    def __hash__(cls) -> int:
+        """By identity, as classes are."""
+        return type.__hash__(cls) if not is_of_users(sys._getframe(1)) else refused("type()")
+
+
+class Selected(metaclass=_Unanswered):
     """The `rows` of `values` (N, ...), which is what a tensor of them alone would be asked for.
 
     places: of which dims of its mask these are the places of what the mask takes, where they are such. viewed: whether
@@ -63,7 +77,9 @@ class Selected:
     @property  # type: ignore[misc]  # mypy knows no class that does not say what it is
     def __class__(self) -> type:
         """Its class: a model that asks whether it is a tensor is not answered, which may do something else if not."""
-        return Selected if not is_of_users(sys._getframe(1)) else refused("isinstance()")
+        asking = sys._getframe(1)
+        asks = is_of_users(asking) or asking.f_code.co_name == "is_tensor"
+        return refused("isinstance()") if asks else Selected
 
     @classmethod
     def __torch_function__(
@@ -83,6 +99,7 @@ class Selected:
     @property
     def shape(self) -> tuple[Any, ...]:
         """The sizes; the first is a tensor of one number."""
+        require_unasked("isinstance")
         return (self.rows.count, *self.values.shape[1:])
 
     @property
@@ -148,6 +165,22 @@ for _name in _OPERATORS.split():
     setattr(Selected, f"__{_name}__", _operator(f"__{_name}__"))
 
 
+def require_unasked(question: str) -> None:
+    """The model's own code that is running calls no builtin of this name, to which a selection, or how many rows it
+    has, would say something else than a tensor, or an int. Raises SelectionError."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_of_users(frame):
+        frame = frame.f_back
+    if frame is not None and question in _builtins_of(frame.f_code):
+        refused(f"{question}()")
+
+
+@functools.lru_cache(maxsize=1024)
+def _builtins_of(code: CodeType) -> frozenset[str]:
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return frozenset(names & {"type", "isinstance"})
+
+
 def is_selected(one: object) -> bool:
     """Whether it is a selection."""
     return type(one) is Selected
@@ -169,8 +202,13 @@ def resting(values: Tensor) -> float:
     return 0.5 if values.is_floating_point() else 0
 
 
+#: What was refused since it was emptied: a model may catch what is raised, and do something else.
+REFUSED: list[str] = []
+
+
 def refused(what: str) -> NoReturn:
     """Raises SelectionError."""
+    REFUSED.append(what)
     raise SelectionError(what)
 
 

@@ -34,7 +34,8 @@ def reshaped(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     if not others and first == -1:
         return flat(one)
     each, size = math.prod(one.values.shape[1:]), math.prod(others)
-    if (-1 in others and first != -1) or (size == each and not (first != -1 and isinstance(first, int))):
+    by_count = not isinstance(first, int)
+    if (by_count and (-1 in others or size == each)) or (first == -1 and size == each):
         return Selected(one.values.reshape(one.values.shape[0], *others), one.rows)
     return refused(f"{name} that mixes rows of a selection")
 
@@ -118,7 +119,7 @@ def of_table(table: Tensor, index: Any) -> Selected:
         return taken(table, rows)
     if not is_selected(index) or index.places or index.dtype != torch.int64:
         refused("a tensor at places that a selection says")
-    return Selected(table[index.values], index.rows)
+    return Selected(table[index.rows.kept(index.values, 0)], index.rows)
 
 
 def places_of(index: tuple[Any, ...]) -> Rows | None:
