@@ -96,7 +96,7 @@ def _require_same(planned: Graph, found: Graph) -> None:
     if [block.name for block in planned.blocks] != [block.name for block in found.blocks]:
         raise StalePlanError(
             f"the plan was made for {len(planned.blocks)} blocks, the model has {len(found.blocks)} now: "
-            "its code or the versions of torch and transformers changed; plan again"
+            "its code or the versions of placer, torch and transformers changed; plan again"
         )
     for index, block in enumerate(planned.blocks):
         outputs, theirs = planned.block_class(index).outputs, found.block_class(index).outputs

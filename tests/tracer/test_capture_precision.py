@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -195,3 +197,52 @@ def test_so_are_those_that_transformers_keeps_out_of_autocast() -> None:
     tracer.capture(model, batch=batch, precision="float32")
     with pytest.raises(UncapturableError, match=r"modeling_gpt2.py:.* autocast off around baddbmm"):
         tracer.capture(model, batch=batch, precision="bfloat16-autocast")
+
+
+Products = Callable[[Tensor], Tensor]
+NARROWED: dict[str, Products] = {
+    "inner": lambda x: torch.inner(x, x),
+    "outer": lambda x: torch.outer(x[0], x[0]),
+    "linalg_matmul": lambda x: torch.linalg.matmul(x, x.t()),
+    "mm": lambda x: torch.ops.aten.mm.default(x, x.t()),
+    "linalg_matrix_power": lambda x: torch.linalg.matrix_power(x[:4], 3),
+}
+
+
+class Exact(nn.Module):
+    """Has autocast off around a product of what it takes, or of what that is in another type."""
+
+    def __init__(self, made: Products, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.made, self.dtype, self.layer = made, dtype, nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            number = self.made(x.to(self.dtype)).to(x.dtype).mean()
+        loss: Tensor = self.layer(x).square().mean() * number
+        return loss
+
+
+@pytest.mark.parametrize("name", NARROWED)
+def test_products_by_other_names_are_refused_too(name: str) -> None:
+    with pytest.raises(UncapturableError, match=f"autocast off around {name}"):
+        tracer.capture(Exact(NARROWED[name]), batch={"x": (6, 4)}, precision="bfloat16-autocast")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_products_of_types_that_autocast_leaves_as_they_are_are_taken(dtype: torch.dtype) -> None:
+    made = Exact(NARROWED["inner"], dtype)
+    assert tracer.capture(made, batch={"x": (6, 4)}, precision="bfloat16-autocast").loss.reduction != "none"
+
+
+class Switches(Exact):
+    """Switches autocast off by hand."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.set_autocast_enabled("cpu", False)
+        return super().forward(x)
+
+
+def test_autocast_that_forward_switches_by_hand_is_refused() -> None:
+    with pytest.raises(UncapturableError, match="set_autocast_enabled"):
+        tracer.capture(Switches(torch.sin), batch={"x": (6, 4)}, precision="bfloat16-autocast")

@@ -82,6 +82,7 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         (nn.TransformerEncoder, "forward", _without_padding),
         (nn.init, "_no_grad_trunc_normal_", _drawn_without_values),
         *((owner, name, partial(_reseeded, name)) for owner in (torch, torch.random) for name in _SEEDING),
+        (torch, "set_autocast_enabled", _switched),
         *((torch.compiler, name, _as_in_eager) for name in _ASKING),
         (torch.autocast, "__init__", made_for_meta),
         (torch.autocast, "__enter__", entered_where_enabled),
@@ -249,6 +250,18 @@ def _reseeded(name: str, before: Callable[..., object]) -> Callable[..., object]
                 "generator, but keyed by seed, step, op and row; make what is to be the same in every step in __init__"
             )
         return before(*given, **keywords)
+
+    return call
+
+
+def _switched(before: Callable[..., object]) -> Callable[..., object]:
+    def call(*given: object) -> object:
+        if is_of_users(sys._getframe(1)):
+            raise UncapturableError(
+                f"{calling_line()}: forward calls set_autocast_enabled, which an export does not see; do it by a "
+                "region (with torch.autocast(...):)"
+            )
+        return before(*given)
 
     return call
 

@@ -25,7 +25,9 @@ NARROWED = frozenset({
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "addbmm", "baddbmm", "mv", "addmv", "addr",
     "einsum", "tensordot", "bilinear", "chain_matmul", "multi_dot", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
     "conv_transpose2d", "conv_transpose3d", "conv_tbc", "scaled_dot_product_attention", "multi_head_attention_forward",
-    "prelu",
+    "prelu", "inner", "outer", "ger", "dot", "vdot", "vecdot", "linalg_vecdot", "linalg_matmul", "linalg_multi_dot",
+    "linalg_matrix_power", "matrix_power", "affine_grid", "affine_grid_generator", "lstm", "gru", "rnn_tanh",
+    "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "convolution", "_convolution",
 })  # fmt: skip
 _UNDER_AUTOCAST: ContextVar[bool] = ContextVar("_UNDER_AUTOCAST", default=False)
 
@@ -92,8 +94,8 @@ class _Off(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Calls it."""
         named = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        exported = any(isinstance(leaf, FakeTensor) for leaf in _pytree.tree_leaves((args, named)))
+        name = getattr(func, "__name__", "").partition(".")[0]
+        exported = any(_narrowed(leaf) for leaf in _pytree.tree_leaves((args, named)))
         if _UNDER_AUTOCAST.get() and name in NARROWED and exported:
             raise UncapturableError(
                 f"{calling_line()}: forward switches autocast off around {name}, which a run under autocast would do "
@@ -101,3 +103,8 @@ class _Off(TorchFunctionMode):
                 "placer can run as it is (--opaque NAME)"
             )
         return func(*args, **named)
+
+
+def _narrowed(leaf: object) -> bool:
+    """Whether it is a tensor that is exported, of a type that autocast makes another: it leaves 64 bits as they are."""
+    return isinstance(leaf, FakeTensor) and leaf.dtype in (torch.float32, torch.float16)
