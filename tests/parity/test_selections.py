@@ -55,6 +55,18 @@ def in_place(x: Tensor, mask: Tensor) -> Tensor:
     return same.pow(2).mean()
 
 
+def added(chosen: Tensor, others: Tensor) -> Tensor:
+    """A number of rows that becomes another."""
+    count = chosen.shape[0]
+    count += others.shape[0]
+    return (chosen.sum() + others.sum()) / count + chosen.pow(2).mean()
+
+
+def average(total: Tensor, count: object) -> Tensor:
+    """By what it is that counts."""
+    return total / count if isinstance(count, int) else total
+
+
 def caught(chosen: Tensor) -> Tensor:
     """What is made of it where it cannot be done."""
     try:
@@ -132,6 +144,19 @@ RIGHT: dict[str, Case] = {
     "triplets": lambda w, x, y, c, m: functional.triplet_margin_loss(x[m], y[m], x[m] * 0.5),
 }  # fmt: skip
 OTHERWISE: dict[str, Case] = {
+    "a count that is added to": lambda w, x, y, c, m: added(x[m], y[~m]),
+    "reckoned with a count": lambda w, x, y, c, m: (
+        x[m].sum() * (1 / (x[m].shape[0] + 1)) + y[m].sum() / (2 * x[m].numel() + 3) ** 0.5
+        - (x[m].size(0) - 7) * y.mean()
+    ),
+    "a pool of few": lambda w, x, y, c, m: (
+        w.head((x[m] * 9).masked_fill(y[m] < -0.3, -math.inf).softmax(-1).nan_to_num() * x[m]).pow(2).mean()
+    ),
+    "largest of few": lambda w, x, y, c, m: w.norm(x)[m.any(1)].masked_fill(~m[m.any(1)].unsqueeze(-1), -math.inf).max(
+        1
+    ).values.pow(2).mean(),
+    "one tensor of places": lambda w, x, y, c, m: x.view(-1, WIDTH)[torch.where(m.view(-1))[0]].pow(2).mean(),
+    "directions": lambda w, x, y, c, m: (functional.normalize(x[m]) * y[m]).mean(),
     "axis": lambda w, x, y, c, m: torch.sum(x[m], axis=-1).pow(2).mean() + torch.mean(x[m], axis=0).sum()  # type: ignore[call-overload]
 ,
     "entries from the fifth on": lambda w, x, y, c, m: w.table(c[c > 3] - 4).pow(2).sum() + w.scale[c[c > 3] - 4].sum(),
@@ -142,6 +167,15 @@ OTHERWISE: dict[str, Case] = {
     )(x.detach()[m] * w.scale[:WIDTH]),
 }  # fmt: skip
 REFUSED: dict[str, Case] = {
+    "a count asked what it is": lambda w, x, y, c, m: average(x[m].sum(), x[m].shape[0]),
+    "a count compared": lambda w, x, y, c, m: x[m].sum() / max(x[m].shape[0], 1),
+    "a count of a count": lambda w, x, y, c, m: x[m].sum() / (2 if hasattr(x[m].shape[0], "clamp") else 1),
+    "sizes": lambda w, x, y, c, m: x[m].sum() / x[m].shape.numel(),
+    "a number of a selection": lambda w, x, y, c, m: x.sum() * float(x[m][:1, 0]),
+    "masks of masks": lambda w, x, y, c, m: (
+        x[m][x[m].sum(-1) > 0].flatten() * x[m][y[m].sum(-1) > 0].flatten()
+    ).mean(),
+    "copied by a name that is none": lambda w, x, y, c, m: (lambda a: a.copy_(y[m]).mean())(x[m] * 1),
     "written and alike": lambda w, x, y, c, m: (lambda a: (a, a.long().add_(1), w.scale[a].sum())[2])(c[m] * 0),
     "caught": lambda w, x, y, c, m: caught(x[m]),
     "its class": lambda w, x, y, c, m: x[m].mean() if type(x[m]) is Tensor else x.sum(),

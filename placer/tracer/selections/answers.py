@@ -11,7 +11,7 @@ from torch import Tensor
 
 from placer.tracer.selections import reductions, rowwise, shapes
 from placer.tracer.selections.losses import LOSSES, OF_CLASSES, loss, loss_of_classes
-from placer.tracer.selections.selected import Selected, is_selected, plain_name, refused
+from placer.tracer.selections.selected import Count, Selected, is_selected, plain_name, refused
 
 
 def _reduced(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -43,7 +43,7 @@ VIEWS = frozenset(_VIEWS.split())
 
 def answered(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a function gives of selections. Raises SelectionError where that is not known."""
-    kwargs = {"dim" if key == "axis" else key: given for key, given in kwargs.items()}
+    kwargs = {"dim" if key == "axis" else key: one for key, one in kwargs.items() if key != "out" or one is not None}
     name, out_of_place = plain_name(func), _out_of_place(func, args, kwargs)
     if out_of_place is not None:
         return _replaced(args[0] if args else kwargs["input"], answered(*out_of_place))
@@ -98,7 +98,7 @@ def _asked(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if name == "size":
         return one.shape[others[0]] if others else one.shape
     if name in ("numel", "nelement"):
-        return reductions.numbers(one, None)
+        return Count(reductions.numbers(one, None))
     if name == "dropout":
         rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         training = kwargs.get("training", args[2] if len(args) > 2 else True)

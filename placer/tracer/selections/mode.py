@@ -21,6 +21,7 @@ from placer.tracer.selections.selected import (
     Answer,
     Rows,
     Selected,
+    SelectionError,
     is_selected,
     plain_name,
     refused,
@@ -37,7 +38,7 @@ SELECTING = frozenset({"getitem", "masked_select", "nonzero", "argwhere", "where
 # What makes the same of the same, and no number of floating type.
 _SAME = """eq ne lt le gt ge not_equal greater less logical_and logical_or logical_not logical_xor bitwise_and
 bitwise_or bitwise_not and or xor invert bool view reshape flatten unsqueeze squeeze contiguous long int
-isfinite isnan isinf getitem remainder mod"""
+isfinite isnan isinf getitem remainder mod any all sum"""
 SAME = frozenset(_SAME.split())
 
 
@@ -55,6 +56,8 @@ class Selections(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Calls it, or selects."""
         name, named = plain_name(func), dict(kwargs or {})
+        if name == "getitem" and any(map(is_selected, _pytree.tree_leaves(args))):
+            return self._answered(func, args, named)  # torch would ask an index for its length
         made = self._made(name, args, named) if name in SELECTING else None
         if made is not None:
             return made
@@ -83,7 +86,12 @@ class Selections(TorchFunctionMode):
     def _answered(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._products.require(plain_name(func))
         require_unasked("type")
-        return self._answer(func, args, kwargs)
+        try:
+            return self._answer(func, args, kwargs)
+        except SelectionError:
+            raise
+        except Exception as error:
+            return refused(f"{plain_name(func)} ({type(error).__name__})")
 
     def _made(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What a mask takes of a table, or the places of it; None where there is no mask, or it is a selection."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree
 
-from placer.tracer.selections.selected import Selected, first_of, is_selected, refused, require_alike
+from placer.tracer.selections.selected import Selected, first_of, is_selected, refused, require_alike, resting
 
 _ELEMENTWISE = """add radd sub rsub mul rmul div rdiv truediv rtruediv true_divide floor_divide floordiv pow rpow neg
 abs absolute sign square exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tanh sigmoid logit erf asin acos
@@ -41,6 +41,8 @@ FINITE: dict[str, dict[int, float]] = {
     **{name: {1: 1.0} for name in ("fmod", "remainder", "mod")},
     "addcdiv": {2: 1.0},
 }  # fmt: skip
+# What may fill in infinities, of which a row that is not taken may have nothing else.
+FILLING = frozenset({"masked_fill", "where", "full_like"})
 # The keywords of functions that go over dims.
 _KEYWORDS = """dim keepdim dtype correction unbiased p ord k largest sorted descending stable index input eps start
 length split_size split_size_or_sections chunks x1 x2 _stacklevel"""
@@ -76,7 +78,12 @@ def rowwise(
         for at, arg in enumerate(args)
     ]
     result = func(*given, **_pytree.tree_map(bare, dict(kwargs)))
-    return _pytree.tree_map_only(Tensor, lambda made: Selected(made, one.rows), result)
+    return _pytree.tree_map_only(Tensor, lambda made: Selected(_at_rest(made, one, name), one.rows), result)
+
+
+def _at_rest(made: Tensor, one: Selected, name: str) -> Tensor:
+    """Of what may fill in infinities the rows that are not taken are finite again."""
+    return one.rows.kept(made, resting(made)) if name in FILLING and made.is_floating_point() else made
 
 
 def weighted(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

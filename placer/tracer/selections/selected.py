@@ -20,7 +20,12 @@ from placer.io.usercode import is_of_users
 
 Answer = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
 _OPERATORS = """add radd sub rsub mul rmul truediv rtruediv floordiv mod rmod pow rpow matmul neg abs invert and rand or
-ror xor rxor eq ne lt le gt ge getitem setitem iadd isub imul itruediv ipow ifloordiv imod iand ior ixor"""
+ror xor rxor eq ne lt le gt ge getitem setitem iadd isub imul itruediv ipow ifloordiv imod iand ior ixor
+lshift rshift pos"""
+_OF_COUNTS = "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv pow rpow neg"
+# What Python asks of numbers and of what holds some, which values alone say.
+_VALUES = """bool float int index complex round trunc floor ceil divmod rdivmod contains reversed repr str format array
+len iter"""
 
 
 class SelectionError(Exception):
@@ -31,17 +36,22 @@ class Rows:
     """The rows that a mask takes.
 
     mask: bool, of the first dims of a table. name: equal for those who take the same rows. answer: what functions give
-    of a selection. of: what lives as long, because its identity is in the name.
+    of a selection.
     """
 
-    def __init__(self, mask: Tensor, name: Hashable, answer: Answer, of: object = None) -> None:
+    def __init__(self, mask: Tensor, name: Hashable, answer: Answer) -> None:
         self.shape = tuple(mask.shape)
-        self.mask, self.name, self.answer, self.of = mask.reshape(-1), name, answer, of
+        self.mask, self.name, self.answer = mask.reshape(-1), name, answer
 
     @functools.cached_property
     def count(self) -> Tensor:
         """How many they are: int64, ()."""
         return self.mask.sum()
+
+    @functools.cached_property
+    def counted(self) -> Count:
+        """How many they are, as a model that asks has it."""
+        return Count(self.count)
 
     def kept(self, values: Tensor, otherwise: float) -> Tensor:
         """`values` (N, ...) of these rows, and `otherwise` in the others, to which no gradient goes."""
@@ -63,7 +73,115 @@ class _Unanswered(type):
         return type.__hash__(cls) if not is_of_users(sys._getframe(1)) else refused("type()")
 
 
-class Selected(metaclass=_Unanswered):
+class _Asked(metaclass=_Unanswered):
+    """What is asked for its values, or what it is, refuses."""
+
+    @property  # type: ignore[misc]  # mypy knows no class that does not say what it is
+    def __class__(self) -> type:
+        """Its class: a model that asks whether it is a tensor is not answered, which may do something else if not."""
+        asking = sys._getframe(1)
+        asks = is_of_users(asking) or asking.f_code.co_name == "is_tensor"
+        return refused("isinstance()") if asks else type(self)
+
+    def __hash__(self) -> int:
+        """By identity, as tensors are."""
+        return id(self)
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def asked(one: object, *args: object) -> NoReturn:
+        if is_of_users(sys._getframe(1)):
+            refused(f"{name}()")
+        raise SelectionError(f"{name}()")
+
+    return asked
+
+
+for _name in _VALUES.split():
+    setattr(_Asked, f"__{_name}__", _refusing(_name))
+
+
+class Count(_Asked):
+    """How many rows a mask takes, or what is reckoned with that: an int to the model, or a float.
+
+    number: int64 or float64, ().
+    """
+
+    def __init__(self, number: Tensor) -> None:
+        self.number = number
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """A tensor, or a selection, and a count: as with a plain number."""
+        if kwargs or plain_name(func) not in {*_OF_COUNTS.split(), "div", "true_divide", "floor_divide"}:
+            refused(f"{plain_name(func)} of a count")
+        one = next(arg for arg in args if not isinstance(arg, Count))
+        if not isinstance(one, Tensor | Selected) or len(args) != 2:
+            refused(f"{plain_name(func)} of counts")
+        return _with_number(func, one, args)
+
+    def __getattr__(self, name: str) -> Any:
+        """What an int has, which is none of a tensor's."""
+        return refused(f".{name} of a count")
+
+
+def _with_number(func: Callable[..., Any], one: Any, args: tuple[Any, ...]) -> Any:
+    """In 16 bits as torch does it with a plain number: in 32, and then rounded."""
+    narrow = one.dtype in (torch.float16, torch.bfloat16)
+    wide = torch.float32 if narrow else one.dtype
+
+    def bare(arg: Any) -> Any:
+        if isinstance(arg, Count):
+            return arg.number.to(wide) if wide.is_floating_point else arg.number
+        return arg.to(wide) if narrow else arg
+
+    result = func(*map(bare, args))
+    return result.to(one.dtype) if narrow else result
+
+
+def _counting(name: str) -> Callable[..., Any]:
+    method = getattr(Tensor, f"__{name}__")
+
+    def operator(count: Count, *others: Any) -> Any:
+        if any(isinstance(other, Tensor | Selected) for other in others):
+            return Count.__torch_function__(method, (), (count, *others))
+        if not all(isinstance(other, int | float | Count) for other in others):
+            refused(f"{name} of a count")
+        exact = [other.number if isinstance(other, Count) else other for other in others]
+        number = count.number.double() if name in ("truediv", "rtruediv", "pow", "rpow") else count.number
+        exact = [one.double() if isinstance(one, Tensor) and number.is_floating_point() else one for one in exact]
+        if any(isinstance(other, float) for other in others):
+            number = number.double()
+        return Count(method(number, *exact))
+
+    return operator
+
+
+for _name in _OF_COUNTS.split():
+    setattr(Count, f"__{_name}__", _counting(_name))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Count, f"__{_name}__", _refusing(_name))
+
+
+class Sizes(tuple[Any, ...]):
+    """The sizes of a selection, the first a count: what `torch.Size` has beside is refused."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]  # mypy knows no class that does not say what it is
+    def __class__(self) -> type:
+        """Its class, which a model that asks is not told."""
+        return refused("isinstance()") if is_of_users(sys._getframe(1)) else Sizes
+
+    def __getattr__(self, name: str) -> Any:
+        """What only values say."""
+        return refused(f".shape.{name}")
+
+
+class Selected(_Asked):
     """The `rows` of `values` (N, ...), which is what a tensor of them alone would be asked for.
 
     places: of which dims of its mask these are the places of what the mask takes, where they are such. viewed: whether
@@ -73,13 +191,6 @@ class Selected(metaclass=_Unanswered):
     def __init__(self, values: Tensor, rows: Rows) -> None:
         self.values, self.rows, self.viewed = values, rows, False
         self.places: tuple[int, ...] = ()
-
-    @property  # type: ignore[misc]  # mypy knows no class that does not say what it is
-    def __class__(self) -> type:
-        """Its class: a model that asks whether it is a tensor is not answered, which may do something else if not."""
-        asking = sys._getframe(1)
-        asks = is_of_users(asking) or asking.f_code.co_name == "is_tensor"
-        return refused("isinstance()") if asks else Selected
 
     @classmethod
     def __torch_function__(
@@ -97,10 +208,9 @@ class Selected(metaclass=_Unanswered):
         return functools.partial(_called, self, method)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
-        """The sizes; the first is a tensor of one number."""
-        require_unasked("isinstance")
-        return (self.rows.count, *self.values.shape[1:])
+    def shape(self) -> Sizes:
+        """The sizes, the first of which is a count."""
+        return Sizes((self.rows.counted, *self.values.shape[1:]))
 
     @property
     def ndim(self) -> int:
@@ -130,22 +240,6 @@ class Selected(metaclass=_Unanswered):
     @property
     def _version(self) -> int:
         return self.values._version
-
-    def __bool__(self) -> bool:
-        """Its truth, which only values tell."""
-        return refused("its truth")
-
-    def __len__(self) -> int:
-        """Its number of rows, which only values tell."""
-        return refused("len()")
-
-    def __iter__(self) -> NoReturn:
-        """Its rows one by one, whose number only values tell."""
-        refused("a loop over its rows")
-
-    def __hash__(self) -> int:
-        """By identity, as tensors are."""
-        return id(self)
 
 
 def _called(selected: Selected, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -233,3 +327,18 @@ def plain_name(func: Callable[..., Any]) -> str:
     """`add` of `Tensor.add` and of `Tensor.__add__`; what writes in place keeps its mark."""
     name = getattr(func, "__name__", "")
     return (name.strip("_") if name.startswith("__") else name).removeprefix("linalg_")
+
+
+class Same:
+    """A tensor in a name: equal to itself alone, and alive as long as the name."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same tensor."""
+        return isinstance(other, Same) and other.tensor is self.tensor
+
+    def __hash__(self) -> int:
+        """Of the tensor's identity."""
+        return id(self.tensor)

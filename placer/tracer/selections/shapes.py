@@ -11,6 +11,7 @@ from torch import Tensor
 
 from placer.tracer.selections.selected import (
     Rows,
+    Same,
     Selected,
     first_of,
     is_selected,
@@ -28,7 +29,7 @@ def reshaped(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     """`view` or `reshape` of each row, or into numbers one after the other. Raises SelectionError for others."""
     one, sizes = args[0], args[1:] or tuple(kwargs.values())
     sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
-    if not sizes or not all(isinstance(size, int) or size is one.rows.count for size in sizes):
+    if not sizes or not all(isinstance(size, int) or size is one.rows.counted for size in sizes):
         refused(f"{name} to sizes that values say")
     first, *others = sizes
     if not others and first == -1:
@@ -170,5 +171,5 @@ def _fewer(one: Selected, mask: Selected) -> Selected:
     """Of its rows those that a mask of them takes."""
     if mask.rows.name != one.rows.name:
         refused("a selection by a mask of which it is not known that it is of the same rows")
-    rows = Rows(one.rows.mask & mask.values, (one.rows.name, id(mask.values)), one.rows.answer, of=mask.values)
+    rows = Rows(one.rows.mask & mask.values, (one.rows.name, Same(mask.values)), one.rows.answer)
     return Selected(rows.kept(one.values, resting(one.values)), rows)
