@@ -67,6 +67,14 @@ def average(total: Tensor, count: object) -> Tensor:
     return total / count if isinstance(count, int) else total
 
 
+def matched(chosen: object) -> Tensor:
+    """By what it is."""
+    match chosen:
+        case Tensor():
+            return chosen.mean()
+    return torch.zeros(())
+
+
 def caught(chosen: Tensor) -> Tensor:
     """What is made of it where it cannot be done."""
     try:
@@ -156,6 +164,7 @@ OTHERWISE: dict[str, Case] = {
         1
     ).values.pow(2).mean(),
     "one tensor of places": lambda w, x, y, c, m: x.view(-1, WIDTH)[torch.where(m.view(-1))[0]].pow(2).mean(),
+    "powers by a number": lambda w, x, y, c, m: torch.pow(x[m].abs() + 0.1, 0.4).mean() + torch.pow(2.0, y[m]).mean(),
     "directions": lambda w, x, y, c, m: (functional.normalize(x[m]) * y[m]).mean(),
     "axis": lambda w, x, y, c, m: torch.sum(x[m], axis=-1).pow(2).mean() + torch.mean(x[m], axis=0).sum()  # type: ignore[call-overload]
 ,
@@ -168,6 +177,7 @@ OTHERWISE: dict[str, Case] = {
 }  # fmt: skip
 REFUSED: dict[str, Case] = {
     "a count asked what it is": lambda w, x, y, c, m: average(x[m].sum(), x[m].shape[0]),
+    "matched": lambda w, x, y, c, m: matched(x[m]),
     "a count compared": lambda w, x, y, c, m: x[m].sum() / max(x[m].shape[0], 1),
     "a count of a count": lambda w, x, y, c, m: x[m].sum() / (2 if hasattr(x[m].shape[0], "clamp") else 1),
     "sizes": lambda w, x, y, c, m: x[m].sum() / x[m].shape.numel(),

@@ -79,9 +79,7 @@ class _Asked(metaclass=_Unanswered):
     @property  # type: ignore[misc]  # mypy knows no class that does not say what it is
     def __class__(self) -> type:
         """Its class: a model that asks whether it is a tensor is not answered, which may do something else if not."""
-        asking = sys._getframe(1)
-        asks = is_of_users(asking) or asking.f_code.co_name == "is_tensor"
-        return refused("isinstance()") if asks else type(self)
+        return refused("isinstance()") if _asks(sys._getframe(1)) else type(self)
 
     def __hash__(self) -> int:
         """By identity, as tensors are."""
@@ -174,7 +172,7 @@ class Sizes(tuple[Any, ...]):
     @property  # type: ignore[misc]  # mypy knows no class that does not say what it is
     def __class__(self) -> type:
         """Its class, which a model that asks is not told."""
-        return refused("isinstance()") if is_of_users(sys._getframe(1)) else Sizes
+        return refused("isinstance()") if _asks(sys._getframe(1)) else Sizes
 
     def __getattr__(self, name: str) -> Any:
         """What only values say."""
@@ -269,10 +267,21 @@ def require_unasked(question: str) -> None:
         refused(f"{question}()")
 
 
+def _asks(frame: FrameType) -> bool:
+    """Whether it is a model's own code that asks for a class, and not torch, which it calls and which does so too."""
+    if frame.f_code.co_name == "is_tensor":
+        return True
+    return is_of_users(frame) and "isinstance" in _builtins_of(frame.f_code)
+
+
 @functools.lru_cache(maxsize=1024)
 def _builtins_of(code: CodeType) -> frozenset[str]:
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return frozenset(names & {"type", "isinstance"})
+    """Which of `type` and `isinstance` it calls, or does the same as."""
+    steps = list(dis.get_instructions(code))
+    loads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST")
+    called = {step.argval for step in steps if step.opname in loads} & {"type", "isinstance"}
+    by_class = any(step.opname == "MATCH_CLASS" or step.argval == "__class__" for step in steps)
+    return frozenset({*called, "isinstance"} if by_class else called)
 
 
 def is_selected(one: object) -> bool:
