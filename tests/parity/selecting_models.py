@@ -56,3 +56,14 @@ class Positive(Tokens):
         each = functional.cross_entropy(self.head(self.embed(x)).view(-1, WORDS), labels.view(-1), reduction="none")
         large: Tensor = each[each > 2.4].mean()
         return large
+
+
+class Contrasted(Tokens):
+    """Every row against every other, but itself: rows times rows numbers one after the other."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        rows = functional.normalize(self.inner(self.embed(x).mean(1)) + self.embed(labels).mean(1), dim=1)
+        alike = rows @ rows.t()
+        number: Tensor = alike[alike < 1 - 1e-9].exp().mean().log()
+        return number

@@ -266,6 +266,7 @@ LAYOUTS: dict[tuple[str, str], dict[str, object]] = {
     ("Headed", "stages"): {"pipeline": 2, "microbatches": 2},
     ("Placed", "replicas"): {"data": 2, "microbatches": 2},
     ("Positive", "cut"): {"tensor": 2},
+    ("Contrasted", "cut"): {"tensor": 2},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from placer.rules.calls import Argument, Call
@@ -72,9 +73,10 @@ def reshape(call: Call) -> tuple[Choice, ...]:
 
 
 def _reshaped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Labels, Labels]:
-    """Labels of a shape and of the shape it becomes."""
+    """Labels of a shape and of the shape it becomes; none where they are not of as many numbers, as a dim of rows times
+    rows is not at another number of rows than those of the batch."""
     ours, theirs = [""] * len(before), [""] * len(after)
-    if 0 in before:
+    if 0 in before or math.prod(before) != math.prod(after):
         return tuple(ours), tuple(theirs)
     left, right = [d for d in range(len(before)) if before[d] != 1], [d for d in range(len(after)) if after[d] != 1]
     while left and right:

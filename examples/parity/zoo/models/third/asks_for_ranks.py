@@ -64,7 +64,7 @@ class SharedCentre(Plain):
 
 
 class Gathered(nn.Module):
-    """Each row against those of all ranks; picks by a mask, which no export holds."""
+    """Each row against those of all ranks; picks by a mask."""
 
     def forward(self, h: Tensor) -> Tensor:
         if ranks() > 1:
