@@ -62,6 +62,13 @@ def added(chosen: Tensor, others: Tensor) -> Tensor:
     return (chosen.sum() + others.sum()) / count + chosen.pow(2).mean()
 
 
+def over_count(total: Tensor, chosen: Tensor) -> Tensor:
+    """A mean of numbers."""
+    total /= chosen.shape[0]
+    total.mul_(chosen.shape[0] + 2)
+    return total
+
+
 def average(total: Tensor, count: object) -> Tensor:
     """By what it is that counts."""
     return total / count if isinstance(count, int) else total
@@ -152,6 +159,7 @@ RIGHT: dict[str, Case] = {
     "triplets": lambda w, x, y, c, m: functional.triplet_margin_loss(x[m], y[m], x[m] * 0.5),
 }  # fmt: skip
 OTHERWISE: dict[str, Case] = {
+    "divided in place": lambda w, x, y, c, m: over_count(x[m].pow(2).sum(), x[m]),
     "a count that is added to": lambda w, x, y, c, m: added(x[m], y[~m]),
     "reckoned with a count": lambda w, x, y, c, m: (
         x[m].sum() * (1 / (x[m].shape[0] + 1)) + y[m].sum() / (2 * x[m].numel() + 3) ** 0.5

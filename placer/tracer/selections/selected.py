@@ -23,6 +23,8 @@ _OPERATORS = """add radd sub rsub mul rmul truediv rtruediv floordiv mod rmod po
 ror xor rxor eq ne lt le gt ge getitem setitem iadd isub imul itruediv ipow ifloordiv imod iand ior ixor
 lshift rshift pos"""
 _OF_COUNTS = "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv pow rpow neg"
+_IN_PLACE = "iadd isub imul itruediv add_ sub_ mul_ div_"
+_WITH_COUNTS = frozenset({*_OF_COUNTS.split(), *_IN_PLACE.split(), "div", "true_divide", "floor_divide"})
 # What Python asks of numbers and of what holds some, which values alone say.
 _VALUES = """bool float int index complex round trunc floor ceil divmod rdivmod contains reversed repr str format array
 len iter"""
@@ -114,7 +116,7 @@ class Count(_Asked):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         """A tensor, or a selection, and a count: as with a plain number."""
-        if kwargs or plain_name(func) not in {*_OF_COUNTS.split(), "div", "true_divide", "floor_divide"}:
+        if kwargs or plain_name(func) not in _WITH_COUNTS:
             refused(f"{plain_name(func)} of a count")
         one = next(arg for arg in args if not isinstance(arg, Count))
         if not isinstance(one, Tensor | Selected) or len(args) != 2:
@@ -129,6 +131,8 @@ class Count(_Asked):
 def _with_number(func: Callable[..., Any], one: Any, args: tuple[Any, ...]) -> Any:
     """In 16 bits as torch does it with a plain number: in 32, and then rounded."""
     narrow = one.dtype in (torch.float16, torch.bfloat16)
+    if narrow and plain_name(func) in _IN_PLACE.split():
+        refused("a count in place in 16 bits")
     wide = torch.float32 if narrow else one.dtype
 
     def bare(arg: Any) -> Any:
