@@ -12,8 +12,8 @@ from placer.tracer.selections.reductions import over_rows
 from placer.tracer.selections.rowwise import rowwise
 from placer.tracer.selections.selected import Selected, first_of, is_selected, refused
 
-#: By the place of the argument: what it is put to in the rows that are not taken.
-FINITE = {"binary_cross_entropy": {0: 0.5, 1: 0.5}}
+#: By the name of the argument: what it is put to in the rows that are not taken.
+FINITE = {"binary_cross_entropy": {"input": 0.5, "target": 0.5}}
 LOSSES = frozenset({
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "kl_div", "soft_margin_loss", "hinge_embedding_loss", "poisson_nll_loss",
@@ -30,8 +30,7 @@ def loss(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Map
     one = first_of(given)
     if name == "triplet_margin_loss" and one.ndim < 2:
         refused(f"{name} over the rows of a selection")
-    for at, otherwise in FINITE.get(name, {}).items():
-        key = list(inspect.signature(func).parameters)[at]
+    for key, otherwise in FINITE.get(name, {}).items():
         if is_selected(given.get(key)):
             given[key] = Selected(given[key].rows.kept(given[key].values, otherwise), one.rows)
     if given.get("weight") is not None and not name.startswith("binary_cross_entropy"):

@@ -29,7 +29,7 @@ from placer.tracer.selections.selected import (
     taken,
 )
 from placer.tracer.selections.shapes import places
-from placer.tracer.selections.written import where_taken, written
+from placer.tracer.selections.written import is_mask, where_taken, written
 
 # Selections of a forward: of more, which loops make, a graph is not made.
 MOST = 128
@@ -96,17 +96,17 @@ class Selections(TorchFunctionMode):
     def _made(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What a mask takes of a table, or the places of it; None where there is no mask, or it is a selection."""
         given = (*args, *named.values())
-        self._count += any(map(_is_mask, given))
+        self._count += any(map(is_mask, given))
         if self._count > MOST:
             refused(f"one of more than {MOST} selections")
-        if any(map(_is_mask, given)):
+        if any(map(is_mask, given)):
             require_unasked("type")
         if any(map(is_selected, _pytree.tree_leaves(given))):
             return None
         if name in ("getitem", "masked_select"):
             return self._selected(*given, name) if len(given) == 2 else None
         mask, as_tuple = given[0], name == "where" or named.get("as_tuple", False)
-        if not _is_mask(mask) or len(given) > 1 + ("as_tuple" in named):
+        if not is_mask(mask) or len(given) > 1 + ("as_tuple" in named):
             return None
         found = places(Rows(mask.clone(), (self._name(mask), tuple(mask.shape)), self._answered))
         if as_tuple:
@@ -118,7 +118,7 @@ class Selections(TorchFunctionMode):
     def _selected(self, table: Tensor, mask: Any, name: str) -> Any:
         """What a mask takes of a table; None where it is no mask."""
         mask, *rest = mask if isinstance(mask, tuple) and mask and name == "getitem" else (mask,)
-        if not _is_mask(mask) or table.is_complex() or any(isinstance(one, Tensor) for one in rest):
+        if not is_mask(mask) or table.is_complex() or any(isinstance(one, Tensor) for one in rest):
             return None
         same = self._name(mask)
         if name == "masked_select":
@@ -127,7 +127,3 @@ class Selections(TorchFunctionMode):
             return None
         one = taken(table, Rows(mask.clone(), (same, tuple(mask.shape)), self._answered))
         return self._answer(Tensor.__getitem__, (one, (slice(None), *rest)), {}) if rest else one
-
-
-def _is_mask(one: Any) -> bool:
-    return isinstance(one, Tensor) and one.dtype == torch.bool and one.ndim > 0

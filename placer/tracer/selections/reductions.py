@@ -48,9 +48,7 @@ def _norm(func: Call, one: Selected, dims: Any, args: tuple[Any, ...], kwargs: M
     return func(one.rows.kept(one.values, 0), *args[1:], **kwargs)
 
 
-def _spread(
-    func: Callable[..., Any], one: Selected, dims: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _spread(func: Call, one: Selected, dims: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The variance, or its root."""
     said = [arg for arg in (*args[1:], *kwargs.values()) if isinstance(arg, bool)]
     if dims is not None or len(args) + len(kwargs) > 1 + len(said) or "keepdim" in kwargs:
@@ -65,9 +63,7 @@ def _spread(
 
 
 def _extreme(otherwise: float) -> Callable[..., Any]:
-    def over(
-        func: Callable[..., Any], one: Selected, dims: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def over(func: Call, one: Selected, dims: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if not one.values.is_floating_point() or (dims is not None and func.__name__ in ("max", "min")):
             refused(f"{func.__name__} over the rows of a selection")
         return func(one.rows.kept(one.values, otherwise), *args[1:], **kwargs)

@@ -22,7 +22,7 @@ def written(table: Tensor, index: Any, given: Any, name: Name) -> None:
 def where_taken(table: Tensor, index: Any, given: Any, name: Name) -> Tensor:
     """`table` with what is `given` in the rows of a mask, or at the places of one; name: of masks. Raises
     SelectionError."""
-    rows = _rows(index, given, name) if _is_mask(index) else places_of(index if isinstance(index, tuple) else (index,))
+    rows = _rows(index, given, name) if is_mask(index) else places_of(index if isinstance(index, tuple) else (index,))
     if rows is None or tuple(table.shape[: len(rows.shape)]) != rows.shape:
         refused("a write to rows of which it is not known which they are")
     mask = rows.mask.view(*rows.shape, *(1,) * (table.ndim - len(rows.shape)))
@@ -36,8 +36,9 @@ def where_taken(table: Tensor, index: Any, given: Any, name: Name) -> Tensor:
     return torch.where(mask, given.values.view(table.shape), table)
 
 
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.dtype == torch.bool
+def is_mask(one: Any) -> bool:
+    """Whether it is a plain tensor of booleans, of one dim or more."""
+    return isinstance(one, Tensor) and one.dtype == torch.bool and one.ndim > 0
 
 
 def _rows(mask: Tensor, given: Any, name: Name) -> Rows | None:
