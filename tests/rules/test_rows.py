@@ -66,6 +66,9 @@ APART: dict[str, Loss] = {
     ),
     "a mask's count": lambda net, h, x, y: (h.pow(2).mean(1) * (y > 0)).sum() / (y > 0).sum().clamp(min=1),
     "a mask's count and a number": lambda net, h, x, y: (h.pow(2).mean(1) * (y > 0)).sum() / ((y > 0).sum() + 1e-6),
+    "products over dims that dots stand for": lambda net, h, x, y: (
+        torch.einsum("...id,...jd->...ij", tokens(h), tokens(x)).pow(2).mean()
+    ),
     "numbers beside a mean": lambda net, h, x, y: 2 - 2 * functional.cosine_similarity(h, x).mean() + 0.5,
     "a penalty on weights": lambda net, h, x, y: h.pow(2).mean() + 0.1 * net.layer.weight.pow(2).sum(),
     "the divergence's batch mean": lambda net, h, x, y: functional.kl_div(

@@ -63,6 +63,14 @@ def einsum(s: Sizes) -> Case:
     return case(aten.einsum.default, equation, [floats(b, m, k), floats(b, k, n)])
 
 
+def einsum_with_dots(s: Sizes) -> Case:
+    b, m, k, n = s.sizes(4)
+    equation = s.pick("...mk,...kn->...mn", "m...k,k...n->...nm", "...mk,...kn", "...mk,...kn->mn", "...mk,...kn->...")
+    lead = s.pick((b, 2), (b,), (2, 1), ())
+    shapes = ((*lead, b, m, k), (b, k, n)) if not equation.startswith("m") else ((m, *lead, k), (k, *lead[-1:], n))
+    return case(aten.einsum.default, equation, [floats(*shape) for shape in shapes])
+
+
 def attention(s: Sizes) -> Case:
     batch, group, kv, query = s.size(1, 2, 4), s.size(1, 2, 4), s.size(1, 2, 3, 4), s.size(2, 3, 4, 8)
     depth, heads = s.size(2, 3), group * kv
@@ -195,6 +203,7 @@ CASES: dict[str, Builder] = {
     "matmul": matmul,
     "mv, dot, outer": vectors,
     "einsum": einsum,
+    "einsum with dots": einsum_with_dots,
     "attention": attention,
     "attention with dropout": attention_with_dropout,
     "dropout": dropout,

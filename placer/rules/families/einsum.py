@@ -29,7 +29,9 @@ def einsum_work(call: Call) -> Work:
         raise TypeError(f"{call.target} without an equation is not counted; register a rule of your own")
     inputs, output = _letters(equation.replace(" ", ""), operands)
     named = list(zip(inputs, operands, strict=True))
-    sizes = {letter: size for letters, value in named for letter, size in zip(letters, value.shape, strict=True)}
+    sizes: dict[str, int] = {}
+    for letters, value in named:  # an operand may have one of what others have many of
+        sizes |= {letter: max(size, sizes.get(letter, 1)) for letter, size in zip(letters, value.shape, strict=True)}
     found, (first, *rest) = Work(), named
     for index, second in enumerate(rest):
         needed = set(output).union(*(letters for letters, _ in rest[index + 1 :]))
@@ -79,9 +81,9 @@ def _both(first: Work, second: Work) -> Work:
 
 
 def einsum(call: Call) -> tuple[Choice, ...]:
-    """`einsum("ab,bc->ac", tensors)`, without dots."""
+    """`einsum("ab,bc->ac", tensors)`; the dims that dots stand for have letters of their own."""
     equation = call.arguments[0]
-    if not isinstance(equation, str) or "." in equation:
+    if not isinstance(equation, str):
         return ()
     operands, result = _letters(equation.replace(" ", ""), list(call.tensors))
     inputs = tuple(named_dims(value.shape, *letters) for value, letters in zip(call.tensors, operands, strict=True))
