@@ -47,6 +47,20 @@ class Saturating(Grouped):
         return super().forward(x, y) * min(1.0, self.calls / 2)
 
 
+class Guarded(Grouped):
+    """What is not finite becomes no number at all, of which forward makes a tensor."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.two(torch.tanh(self.one(x)))
+        no_number = torch.tensor(float("nan"), dtype=x.dtype, device=x.device)
+        return functional.mse_loss(self.three(torch.where(torch.isfinite(h), h, no_number)), y)
+
+
+def test_a_constant_that_is_no_number_is_the_same_for_any_rows() -> None:
+    plan = placer.plan(Guarded(), "localx2", batch=BATCH, pins=("data=2", "microbatches=2"))
+    assert not any("captured for batches" in note for note in plan.assumptions)
+
+
 @pytest.mark.parametrize("kind", [Grouped, Halved])
 def test_the_batch_is_taken_whole_and_the_plan_says_why(kind: type[nn.Module]) -> None:
     plan = placer.plan(kind(), "localx2", batch=BATCH, pins=("pipeline=2",))

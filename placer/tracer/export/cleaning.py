@@ -19,7 +19,7 @@ from torch.fx.node import Argument
 from placer.errors import CaptureError, UncapturableError
 from placer.rules.rows.draws import KEYED
 from placer.tracer.export import explicit
-from placer.tracer.export.constants import settle_constants
+from placer.tracer.export.constants import same_constant, settle_constants
 from placer.tracer.export.exporting import MixedDevicesError, Raw
 
 # The source of what the loss function does.
@@ -242,7 +242,7 @@ class _Copier:
     def _constant(self, value: torch.Tensor) -> str:
         """Constants made in forward have no name of their own; equal ones share one."""
         for name, known in self.state.items():
-            if name.startswith("constant_") and not value.is_meta and not known.is_meta and _equal(value, known):
+            if name.startswith("constant_") and not value.is_meta and not known.is_meta and same_constant(value, known):
                 return name
         return f"constant_{sum(name.startswith('constant_') for name in self.state)}"
 
@@ -329,10 +329,6 @@ def _region(node: fx.Node) -> fx.Node:
 def _results(node: fx.Node, known: dict[fx.Node, fx.Node]) -> list[fx.Node]:
     given = node.args[0]
     return [known[result] for result in (given if isinstance(given, (tuple, list)) else (given,))]  # type: ignore[index]
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
 
 
 def _attribute(module: nn.Module, target: str) -> object:

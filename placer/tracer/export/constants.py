@@ -14,6 +14,13 @@ from torch import fx
 _COPY, _DETACH = torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.detach_.default
 
 
+def same_constant(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two constants are the same; what is not a number in both is (`torch.tensor(float("nan"))`)."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def settle_constants(graph: fx.Graph, own: Set[str]) -> None:
     """Show the constants of a graph alike. own: the names of the tensors that the model keeps, which are none."""
     constants = [node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in own]

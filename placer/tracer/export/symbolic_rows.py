@@ -19,6 +19,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError
 from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.constants import same_constant
 from placer.tracer.export.row_laws import RowLaw, law_of
 
 ROWS = (3, 5)
@@ -64,7 +65,7 @@ def _require_same_constants(first: Plain, second: Plain, rows: tuple[int, int] =
     """Tensors that forward makes of numbers (`torch.tensor(x.shape[0])`) are the same for any rows."""
     for name in first.state.keys() & second.state.keys():
         one, other = first.state[name], second.state[name]
-        if not (one.is_meta or other.is_meta or isinstance(one, nn.Parameter)) and not torch.equal(one, other):
+        if not (one.is_meta or other.is_meta or isinstance(one, nn.Parameter)) and not same_constant(one, other):
             raise OtherRowsError(
                 f"the model makes the constant tensor {name} of the number of rows: it is another one for {rows[0]} "
                 f"rows than for {rows[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
