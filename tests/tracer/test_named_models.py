@@ -132,3 +132,43 @@ def test_a_model_is_known_whatever_its_configuration_is_of() -> None:
 def test_a_family_that_has_no_model_is_refused_as_a_configuration() -> None:
     with pytest.raises(UsageError, match="no model for model_type 'depth_anything'"):
         resolve(transformers.DepthAnythingConfig())
+
+
+class Chosen(torch.nn.Module):
+    """A layer for each place that its constructor finds in a tensor's values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        places = torch.nonzero(torch.tensor([1, 0, 1])).flatten().tolist()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in places)
+
+
+class Fitted(torch.nn.Linear):
+    """A layer that starts from a fit, and says itself what goes wrong with it."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        try:
+            start = torch.linalg.eigvals(torch.eye(2)).real.tolist()
+        except (RuntimeError, NotImplementedError):
+            print("no fit")
+        self.start = float(start[0])
+
+
+class Broken(torch.nn.Linear):
+    """One that cannot be built anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        raise ValueError("no such layer")
+
+
+@pytest.mark.parametrize("kind", [Chosen, Fitted])
+def test_a_model_that_needs_values_to_be_built_is_built_with_them(kind: type[torch.nn.Module]) -> None:
+    built = resolve(f"{__name__}:{kind.__name__}").build("meta")
+    assert {parameter.device.type for parameter in built.parameters()} == {"cpu"}
+
+
+def test_what_cannot_be_built_anywhere_is_refused_with_its_own_error() -> None:
+    with pytest.raises(UsageError, match=r"Broken raised ValueError: no such layer at .*test_named_models.py"):
+        resolve(f"{__name__}:Broken")
