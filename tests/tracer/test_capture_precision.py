@@ -15,6 +15,7 @@ from placer import tracer
 from placer.errors import StalePlanError, UncapturableError, UsageError
 from placer.plans.settings import Precision, RunSettings
 from placer.runtime import load
+from placer.runtime.verify.parity import verify
 from placer.tracer.export.torchs_own.autocast_regions import for_autocast
 
 LAYERS = 3
@@ -246,3 +247,30 @@ class Switches(Exact):
 def test_autocast_that_forward_switches_by_hand_is_refused() -> None:
     with pytest.raises(UncapturableError, match="set_autocast_enabled"):
         tracer.capture(Switches(torch.sin), batch={"x": (6, 4)}, precision="bfloat16-autocast")
+
+
+class Told(nn.Module):
+    """It reads the type of what it computes as a text, and gives types as texts and as classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.layer(x)
+        few = (x[:, :4] < 1).type(torch.FloatTensor)  # type: ignore[call-overload]  # torch takes a class too
+        kept = (x[:, :4] > 0).type(h.type()) * few.type(h.type())
+        return functional.cross_entropy(h * kept, y.type("torch.LongTensor"))
+
+
+class MovedAlone(Told):
+    """Its own `to` takes a device and no type."""
+
+    def to(self, device: torch.device) -> MovedAlone:  # type: ignore[override]
+        return super().to(device)
+
+
+@pytest.mark.parametrize("kind", [Told, MovedAlone])
+def test_types_are_told_without_a_device_and_given_past_a_to_that_takes_none(kind: type[nn.Module]) -> None:
+    plan = placer.plan(f"{__name__}:{kind.__name__}", "localx1", batch="x=8x6,y=8:int64")
+    assert verify(plan, 2, precision="float64").passed

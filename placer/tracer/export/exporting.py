@@ -35,6 +35,7 @@ from placer.tracer.lookups.constant_values import Constants
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
 from placer.tracer.lookups.raising_checks import ChecksPassed
+from placer.tracer.lookups.type_names import TypeNames
 from placer.tracer.lookups.value_checks import values_unchecked
 from placer.tracer.selections.answers import answered
 from placer.tracer.selections.mode import Selections
@@ -194,7 +195,7 @@ def _looked_into(
         selections or contextlib.nullcontext(), untouched(wrapper.model), in_mode(wrapper, training) as cached,
         _quiet(), uncollected(), unseen_refused(wrapper.model), literals_noted(wrapper.literals, training),
         values_unchecked(), library_masks_left_out(cached),
-        ChecksPassed(wrapper.passed), PaddedTargets(), device or contextlib.nullcontext(),
+        ChecksPassed(wrapper.passed), PaddedTargets(), TypeNames(), device or contextlib.nullcontext(),
         torch.set_grad_enabled(training), scripts_as_written(), as_on_one_device(), sparing(),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)

@@ -5,6 +5,7 @@ A model may look at its types (`if h.dtype == torch.float16`), so that its graph
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -31,7 +32,7 @@ def cast(model: nn.Module, device: torch.device | str, dtype: torch.dtype) -> nn
     off their imaginary parts. Raises UsageError where there is none."""
     complexes = [name for name, one in _tensors(model) if one.is_complex()]
     if not complexes:
-        return model.to(device=device, dtype=dtype)
+        return _moved(model, device, dtype)
     if dtype not in _COMPLEX:
         raise UsageError(
             f"the model's {complexes[0]} is complex, and torch has no complex type that layers of {dtype} go with; "
@@ -43,6 +44,15 @@ def cast(model: nn.Module, device: torch.device | str, dtype: torch.dtype) -> nn
         return tensor.to(device=device, dtype=kind)
 
     return model._apply(moved)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _moved(model: nn.Module, device: torch.device | str, dtype: torch.dtype) -> nn.Module:
+    """By its own `to`, or by torch's where its own takes no type (`def to(self, device)`)."""
+    try:
+        inspect.signature(model.to).bind(device=device, dtype=dtype)
+    except TypeError:
+        return nn.Module.to(model, device=device, dtype=dtype)
+    return model.to(device=device, dtype=dtype)
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype, *, copied: bool) -> nn.Module:
