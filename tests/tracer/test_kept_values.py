@@ -232,3 +232,23 @@ def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) ->
 
 def test_a_factory_that_reads_values_is_captured() -> None:
     assert tracer.capture(f"{__name__}:NeedsValues", batch=SHAPES).blocks
+
+
+class OwnData(Small):
+    """It gives a weight its own numbers, as libraries do that move them to where the inputs lie."""
+
+    def used(self, h: Tensor) -> Tensor:
+        self.one.weight.data = self.one.weight.data.to(h.device)
+        return h
+
+
+class OtherData(Small):
+    def used(self, h: Tensor) -> Tensor:
+        self.one.weight.data = self.one.bias.data.expand(6, 6)
+        return h
+
+
+def test_a_weight_may_be_given_its_own_data_and_no_other() -> None:
+    tracer.capture(OwnData(), batch=SHAPES)
+    with pytest.raises(CaptureError, match=r"assigns to \.data of a tensor at .*test_kept_values.py"):
+        tracer.capture(OtherData(), batch=SHAPES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils import _pytree, checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.weak import WeakIdKeyDictionary
 
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line, is_of_users, is_own_module, said
@@ -101,12 +103,17 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
 
 
 _DATA = vars(torch._C.TensorBase)["data"]
+# What models were given as `data`, and of which tensor.
+_GIVEN = WeakIdKeyDictionary()
 
 
 def _data(tensor: torch.Tensor) -> torch.Tensor:
     """What a model calls `data` is the tensor without its gradient, as `detach()` gives it, which an export shows."""
-    seen: torch.Tensor = tensor.detach() if is_of_users(sys._getframe(1)) else _DATA.__get__(tensor)
-    return seen
+    if not is_of_users(sys._getframe(1)):
+        seen: torch.Tensor = _DATA.__get__(tensor)
+        return seen
+    _GIVEN[given := tensor.detach()] = weakref.ref(tensor)
+    return given
 
 
 _GRAD_FN = vars(torch._C.TensorBase)["grad_fn"]
@@ -131,6 +138,10 @@ class _Node:
 
 
 def _assigned(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Nothing where it is given back its own (`w.data = w.data.to(x.device)`)."""
+    own = _GIVEN.get(value)  # type: ignore[no-untyped-call]  # torch does not type it
+    if own is not None and own() is tensor:
+        return
     if is_of_users(sys._getframe(1)):
         raise UncapturableError(
             f"forward assigns to .data of a tensor at {calling_line()}, which an export does not see; keep what steps "
