@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,31 @@ def test_generators_that_forward_leaves_alone_are_left_alone() -> None:
     states = random.getstate(), model.by_python.getstate(), str(model.by_numpy.bit_generator.state)
     capture(model, batch={"x": (6, 4)})
     assert (random.getstate(), model.by_python.getstate(), str(model.by_numpy.bit_generator.state)) == states
+
+
+def checked(function: Draw) -> Draw:
+    """`function` as beartype wraps one: code of no file, which looks at a random one of some items."""
+    code = "def wrapped(model):\n    getrandbits(32)\n    return function(model)"
+    names: dict[str, Any] = {"function": function, "getrandbits": random.getrandbits}
+    exec(compile(code, f"<@beartype(factor) at {id(function):#x}>", "exec"), names)
+    found: Draw = names["wrapped"]
+    return found
+
+
+def fixed(model: Drawing) -> float:
+    return 0.5
+
+
+def test_what_a_check_of_types_draws_is_nobodys_concern() -> None:
+    graph = capture(Drawing(checked(fixed)), batch={"x": (6, 4)})
+    assert graph.blocks
+
+
+@pytest.mark.parametrize("factor", [rare, of_numpy])
+def test_beside_such_a_check_the_line_is_the_one_that_draws(factor: Draw) -> None:
+    line = factor.__code__.co_firstlineno + 1
+    with pytest.raises(UncapturableError, match=rf"numpy's at .*test_foreign_draws.py:{line} "):
+        capture(Drawing(checked(factor)), batch={"x": (6, 4)})
 
 
 class DrawingBesideNumbers(Drawing):
