@@ -300,6 +300,36 @@ class _Transcribed(nn.Module):
 SPOKEN = {"x": torch.randn(4, 9, 4), "labels": torch.tensor([[1, 2, 3], [-100, 5, -100], [4, 4, -100], [2, 0, 1]])}
 
 
+class Checked(nn.Module):
+    """It looks at its input before it takes it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layer, self.how = nn.Linear(4, 4), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "asserts":
+            assert torch.isfinite(x).all(), "x is not finite"
+        elif self.how == "raises":
+            if x.min() < -100 or x.max() > 100:
+                raise ArithmeticError("x is out of bounds")
+        elif x.max() > 100:
+            x = x / 100
+        made: Tensor = self.layer(x).pow(2).mean()
+        return made
+
+
+@pytest.mark.parametrize(
+    ("how", "instead"),
+    [("asserts", "does nothing but raise"), ("raises", "does nothing but raise"), ("scales", "torch.where")],
+)
+def test_what_to_write_in_place_of_a_look_at_values_depends_on_what_it_is_for(how: str, instead: str) -> None:
+    with pytest.raises(CaptureError) as refused:
+        capture(Checked(how), batch={"x": (6, 4)})
+    assert instead in str(refused.value)
+    assert ("torch.where" in str(refused.value)) == (how == "scales")
+
+
 def test_joined_targets_of_a_ctc_loss_stay_rows() -> None:
     model = _Transcribed()
     (traced,) = trace(model, SPOKEN).module(*SPOKEN.values())

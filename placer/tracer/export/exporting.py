@@ -34,7 +34,7 @@ from placer.tracer.export.unseen import UnseenError, counts_by_values, told_of_t
 from placer.tracer.lookups.constant_values import Constants
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
-from placer.tracer.lookups.raising_checks import ChecksPassed
+from placer.tracer.lookups.raising_checks import ChecksPassed, only_checks
 from placer.tracer.lookups.type_names import TypeNames
 from placer.tracer.lookups.value_checks import values_unchecked
 from placer.tracer.selections.answers import answered
@@ -285,17 +285,26 @@ def line_raised(wrapper: Training, batch: dict[str, torch.Tensor]) -> str:
     return ""
 
 
+def _instead(where: str) -> str:
+    """What to write in place of a line that depends on values."""
+    if only_checks(where):
+        return "what is asked there does nothing but raise: leave it out of forward, and check where batches are made"
+    selecting = "what a mask selects may be summed, averaged, or go through the losses of torch.nn.functional"
+    selecting += f"; not known of it: {REFUSED[0]}" if REFUSED else ""
+    return (
+        "replace the data-dependent branch, .item(), len() or loop there by tensor operations such as torch.where "
+        f"({selecting})"
+    )
+
+
 def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Exception) -> CaptureError:
     """The error a person sees: where in the model, what was said, what to do."""
     where = source_line(error) or "the line is not known"
     name = type(model).__name__
     if _depends_on_values(error):
-        selecting = "what a mask selects may be summed, averaged, or go through the losses of torch.nn.functional"
-        selecting += f"; not known of it: {REFUSED[0]}" if REFUSED else ""
         return ValueDependentError(
             f"{name} cannot be captured: {where}: {said(error)}{EXPORT_NEEDS} shapes and branches that do not depend "
-            "on the values of tensors: replace the data-dependent branch, .item(), len() or loop there by tensor "
-            f"operations such as torch.where ({selecting}), or do it in a submodule of the model, which placer can run "
+            f"on the values of tensors: {_instead(where)}, or do it in a submodule of the model, which placer can run "
             "as it is (--opaque NAME); inputs that are the same in every step may be read where the batch says their "
             "values (placer.Constant)"
         )
