@@ -91,7 +91,12 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
 def is_of_users(frame: FrameType) -> bool:
     """Whether a frame is of other people's code: neither torch's, Python's nor placer's."""
     module = str(frame.f_globals.get("__name__", ""))
-    return module.split(".")[0] not in _FOREIGN and not frame.f_code.co_filename.startswith("<")
+    return name_of_users(module) and not frame.f_code.co_filename.startswith("<")
+
+
+def name_of_users(module: str) -> bool:
+    """Whether a module of this name is other people's: neither torch's, Python's nor placer's."""
+    return module.split(".")[0] not in _FOREIGN
 
 
 def is_own_module(name: str) -> bool:

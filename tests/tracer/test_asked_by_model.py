@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-import transformers
+import builtins
+import sys
 
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional
+
+from placer.errors import UncapturableError
 from placer.rules.rows import whole_batch_reason
 from placer.tracer import capture
+from placer.tracer.export.exporting import Training, export
 from placer.tracer.parts_to_blame import cost_of
 
 SMALL = {
@@ -55,3 +63,37 @@ def test_an_activation_with_a_forward_of_its_own_is_not_the_librarys(monkeypatch
     activation = bloom().transformer.h[0].mlp.gelu_impl
     monkeypatch.setattr(type(activation), "forward", lambda part, x: x - x.mean(0))
     assert not cost_of(activation).rows_apart
+
+
+class Asking(nn.Module):
+    """Asks for the classes of what it has."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.layer, self.weight = nn.Linear(4, 4), weight
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x)
+        if type(h) is torch.Tensor and type(labels) in (torch.Tensor, list):
+            h = h * 2
+        if type(self.weight) == nn.Parameter:  # noqa: E721 - as people write it
+            h = h * self.weight
+        kind = type("Kind", (type,), {})
+        shift = 3 if isinstance(kind, type) and issubclass(kind, type) and not isinstance(h, type) else 0
+        return functional.mse_loss(h + shift, labels)
+
+
+class Scaled(nn.Parameter):
+    """A parameter of a class of its own."""
+
+
+def test_classes_that_forward_asks_for_are_those_of_eager() -> None:
+    model, batch = Asking(nn.Parameter(torch.rand(4))), {"x": torch.rand(3, 4), "labels": torch.rand(3, 4)}
+    assert torch.equal(export(Training(model, None), batch).module(**batch)[0], model(**batch))
+    assert "type" not in vars(sys.modules[__name__]) and type is builtins.type
+
+
+def test_classes_of_parameters_that_an_export_does_not_tell_apart_are_refused() -> None:
+    batch = {"x": torch.rand(3, 4), "labels": torch.rand(3, 4)}
+    with pytest.raises(UncapturableError, match=r"class of a parameter.*Scaled.*isinstance"):
+        export(Training(Asking(Scaled(torch.rand(4))), None), batch)

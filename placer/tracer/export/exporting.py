@@ -28,6 +28,7 @@ from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.state.kept_values import Kept, untouched
 from placer.tracer.export.state.module_state import state_written
 from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
+from placer.tracer.export.torchs_own.own_classes import own_classes
 from placer.tracer.export.torchs_own.scripted import scripts_as_written
 from placer.tracer.export.torchs_own.sparing import sparing
 from placer.tracer.export.unseen import UnseenError, counts_by_values, told_of_the_export, unseen_refused
@@ -197,6 +198,7 @@ def _looked_into(
         values_unchecked(), library_masks_left_out(cached),
         ChecksPassed(wrapper.passed), PaddedTargets(), TypeNames(), device or contextlib.nullcontext(),
         torch.set_grad_enabled(training), scripts_as_written(), as_on_one_device(), sparing(),
+        own_classes(wrapper.model, wrapper.loss_fn),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
         return made
