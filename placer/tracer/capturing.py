@@ -20,16 +20,7 @@ from placer.plans.settings import Precision
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.evaluation import evaluation_difference
-from placer.tracer.export.exporting import (
-    EXPORT_NEEDS,
-    LossFunction,
-    MixedDevicesError,
-    RaisedError,
-    Training,
-    export,
-    uncollected,
-    unexportable,
-)
+from placer.tracer.export.exporting import LossFunction, Training, export, uncollected, unexportable
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folding_gaps import require_even_gaps
 from placer.tracer.export.later_steps import later_difference
@@ -39,6 +30,7 @@ from placer.tracer.export.state.dense_state import require_dense
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
 from placer.tracer.export.torchs_own.autocast_regions import for_autocast
+from placer.tracer.export.torchs_own.failures import EXPORT_NEEDS, MixedDevicesError, RaisedError
 from placer.tracer.export.unfolding import grown
 from placer.tracer.export.unseen import UnseenError, require_plain_gradients
 from placer.tracer.functional import functional
@@ -344,7 +336,7 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
             tuple(entry.name for entry in entries if entry.batched),
             source.example.rows,
         )
-        if wrapper.kept.left:
+        if wrapper.kept.left or wrapper.kept.read:
             _require_alike_later(wrapper, source, lambda rows: _plain(wrapper, source, rows, names, found))
         return made
 

@@ -15,8 +15,9 @@ from torch import nn
 from placer.errors import CaptureError
 from placer.io.usercode import source_line
 from placer.rules.opaque import OpaqueCost
-from placer.tracer.export.exporting import EXPORT_NEEDS, RaisedError, Training, line_raised, unexportable
+from placer.tracer.export.exporting import Training, line_raised, unexportable
 from placer.tracer.export.opaque_trials import PartError
+from placer.tracer.export.torchs_own.failures import EXPORT_NEEDS, RaisedError
 from placer.tracer.export.torchs_own.outside import forget_compiled
 from placer.tracer.export.unseen import UnseenError
 

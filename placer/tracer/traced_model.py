@@ -15,10 +15,11 @@ from placer.graph import Graph
 from placer.rules.opaque import OpaqueCost
 from placer.tracer.capturing import Captured, Source, captured
 from placer.tracer.export.cleaning import Plain, own_state
-from placer.tracer.export.exporting import LossFunction, MixedDevicesError
+from placer.tracer.export.exporting import LossFunction
 from placer.tracer.export.lost_constants import lost, regained
 from placer.tracer.export.opaque import bind, parts_of
 from placer.tracer.export.state.shared_memory import require_memory_apart
+from placer.tracer.export.torchs_own.failures import MixedDevicesError
 from placer.tracer.graph_builder import references
 from placer.tracer.inputs.batches import Batch, BatchInput, BatchLike, normalised
 from placer.tracer.inputs.weightless import on_meta

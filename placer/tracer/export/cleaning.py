@@ -20,7 +20,8 @@ from placer.errors import CaptureError, UncapturableError
 from placer.rules.rows.draws import KEYED
 from placer.tracer.export import explicit
 from placer.tracer.export.constants import same_constant, settle_constants
-from placer.tracer.export.exporting import MixedDevicesError, Raw
+from placer.tracer.export.exporting import Raw
+from placer.tracer.export.torchs_own.failures import MixedDevicesError
 
 # The source of what the loss function does.
 LOSS = "loss_fn"

@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import fx, nn
@@ -22,20 +23,29 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError, PlacerError, UncapturableError, UsageError
 from placer.io.one_device import as_on_one_device
-from placer.io.usercode import said, source_line
+from placer.io.usercode import source_line
 from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.state.kept_values import Kept, untouched
+from placer.tracer.export.state.model_values import KeptNumberError
 from placer.tracer.export.state.module_state import state_written
 from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
+from placer.tracer.export.torchs_own.failures import (
+    RaisedError,
+    ValueDependentError,
+    capture_error,
+    depends_on_values,
+    reads_numbers,
+)
 from placer.tracer.export.torchs_own.own_classes import own_classes
+from placer.tracer.export.torchs_own.reading import Reading, numbers_read
 from placer.tracer.export.torchs_own.scripted import scripts_as_written
 from placer.tracer.export.torchs_own.sparing import sparing
-from placer.tracer.export.unseen import UnseenError, counts_by_values, told_of_the_export, unseen_refused
+from placer.tracer.export.unseen import UnseenError, counts_by_values, reads_values, told_of_the_export, unseen_refused
 from placer.tracer.lookups.constant_values import Constants
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
-from placer.tracer.lookups.raising_checks import ChecksPassed, only_checks
+from placer.tracer.lookups.raising_checks import KEEPING, ChecksPassed
 from placer.tracer.lookups.type_names import TypeNames
 from placer.tracer.lookups.value_checks import values_unchecked
 from placer.tracer.selections.answers import answered
@@ -44,21 +54,6 @@ from placer.tracer.selections.products import Products
 from placer.tracer.selections.selected import REFUSED, is_selected
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
-
-# How torch 2.13 says that an export would need the value of a tensor.
-_NEEDS_VALUES = (
-    "data-dependent", "DataDependent", "_local_scalar_dense", "unbacked", "Tensor.item() cannot be called on meta",
-    "Cannot copy out of meta tensor", "batch_sizes should always be on CPU",
-)  # fmt: skip
-
-
-#: What follows what was raised, where it is not the model's mistake.
-EXPORT_NEEDS = ". Export needs"
-# How torch 2.13 says that it is the export, or a tensor without values, that an operation does not know.
-_OF_THE_EXPORT = (
-    "UncapturedHigherOrderOpError", "UnsupportedOperatorException", "tensor subclasses", "fake impl", "fake kernel",
-    "FakeTensorMode", "Meta tensors", "SparseMeta", "'Meta' backend", "meta device", "tracked with proxy",
-)  # fmt: skip
 
 
 class Training(nn.Module):
@@ -79,7 +74,9 @@ class Training(nn.Module):
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
         with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
-            return self._results(batch)
+            results = self._results(batch)
+        self.passed.update(f"{KEEPING} ({name})" for name in self.kept.read)
+        return results
 
     def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         if self.loss_fn is not None:
@@ -127,18 +124,6 @@ def _without_dims(loss: torch.Tensor) -> torch.Tensor:
     return loss.reshape(()) if loss.dim() and loss.numel() == 1 else loss
 
 
-class RaisedError(CaptureError):
-    """The model or its loss raised an error of its own; with other numbers of rows it may not."""
-
-
-class MixedDevicesError(CaptureError):
-    """Forward reads tensors of two devices: one that is no part of the model stayed where it was made."""
-
-
-class ValueDependentError(UncapturableError):
-    """The export would have needed the value of a tensor."""
-
-
 def unexportable(error: BaseException) -> bool:
     """Whether an export failed where running the model itself may not: for values, for what backward does, or for
     anything that an export raised."""
@@ -161,6 +146,10 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
         module = _exported(wrapper, batch, None, training)
         if counts_by_values(module):
             module = _selecting(wrapper, batch, training) or module
+        if reads_values(module):
+            module = _reading(wrapper, batch, training) or module
+    except KeptNumberError as error:
+        module = _reading(wrapper, batch, training) or _raised(error)
     except PlacerError:
         raise
     except Exception as error:
@@ -170,7 +159,8 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
         module = (
             _told(wrapper, batch, error, training)
             or _with_numbers_known(wrapper, batch, error, training)
-            or (_selecting(wrapper, batch, training) if _depends_on_values(error) else None)
+            or (_selecting(wrapper, batch, training) if depends_on_values(error) else None)
+            or (_reading(wrapper, batch, training) if reads_numbers(error) else None)
             or _with_default_device(wrapper, batch, error, training)
         )
     if not isinstance(module, fx.GraphModule):
@@ -180,19 +170,22 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
 
 def _exported(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool,
-    selections: Selections | None = None,
+    selections: Selections | None = None, numbers: bool = False,
 ) -> nn.Module:  # fmt: skip
-    """Exported; where that draws by random numbers that are not torch's, refused."""
+    """Exported; where that draws by random numbers that are not torch's, refused. numbers: whether Python's functions
+    know the numbers that are read of tensors."""
     again = None if selections is None else _selections(wrapper)
-    with foreign_draws_refused(wrapper.model, lambda: _looked_into(wrapper, batch, device, training, again)):
-        return _looked_into(wrapper, batch, device, training, selections)
+    with foreign_draws_refused(wrapper.model, lambda: _looked_into(wrapper, batch, device, training, again, numbers)):
+        return _looked_into(wrapper, batch, device, training, selections, numbers)
 
 
 def _looked_into(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool,
-    selections: Selections | None,
+    selections: Selections | None, numbers: bool,
 ) -> nn.Module:  # fmt: skip
+    read = Reading()
     with (
+        numbers_read(read, wrapper.model, wrapper.loss_fn) if numbers else contextlib.nullcontext(), read,
         selections or contextlib.nullcontext(), untouched(wrapper.model), in_mode(wrapper, training) as cached,
         _quiet(), uncollected(), unseen_refused(wrapper.model), literals_noted(wrapper.literals, training),
         values_unchecked(), library_masks_left_out(cached),
@@ -201,6 +194,8 @@ def _looked_into(
         own_classes(wrapper.model, wrapper.loss_fn),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
+        if read.refused:
+            raise read.refused[0]
         return made
 
 
@@ -213,6 +208,21 @@ def _selecting(
         made = _exported(wrapper, batch, device, training, _selections(wrapper))
         return None if counts_by_values(made) or REFUSED else made
     return None
+
+
+def _reading(
+    wrapper: Training, batch: dict[str, torch.Tensor], training: bool, device: torch.device | None = None
+) -> nn.Module | None:
+    """The model where numbers are read of tensors, of which the graph computes; None where it takes their values."""
+    REFUSED.clear()
+    with contextlib.suppress(Exception):
+        made = _exported(wrapper, batch, device, training, _selections(wrapper), numbers=True)
+        return None if counts_by_values(made) or reads_values(made) or REFUSED else made
+    return None
+
+
+def _raised(error: PlacerError) -> NoReturn:
+    raise error
 
 
 def _selections(wrapper: Training) -> Selections:
@@ -230,7 +240,7 @@ def _own_error(error: BaseException | None) -> PlacerError | None:
 def _told(wrapper: Training, batch: dict[str, torch.Tensor], error: Exception, training: bool) -> nn.Module | None:
     """A model that asks whether it is exported, and else looks at values, as it is where it hears so."""
     with told_of_the_export() as asked, contextlib.suppress(Exception):
-        return _exported(wrapper, batch, None, training) if asked and _depends_on_values(error) else None
+        return _exported(wrapper, batch, None, training) if asked and depends_on_values(error) else None
     return None
 
 
@@ -241,7 +251,7 @@ def _with_numbers_known(
 
     Then alone, as what is known enters the graph as constants where its sizes depend on it.
     """
-    if wrapper.constants.numbers or not _depends_on_values(error):
+    if wrapper.constants.numbers or not depends_on_values(error):
         return None
     wrapper.constants.numbers = True
     meta = {tensor.device for tensor in batch.values()} == {torch.device("meta")}
@@ -270,10 +280,11 @@ def _with_default_device(
     except UncapturableError:
         raise
     except Exception as other:
-        selecting = _selecting(wrapper, batch, training, meta) if _depends_on_values(other) else None
-        if selecting is None:
+        found = _selecting(wrapper, batch, training, meta) if depends_on_values(other) else None
+        found = found or (_reading(wrapper, batch, training, meta) if reads_numbers(other) else None)
+        if found is None:
             raise capture_error(wrapper.model, batch, error) from error
-        return selecting
+        return found
 
 
 def line_raised(wrapper: Training, batch: dict[str, torch.Tensor]) -> str:
@@ -285,56 +296,6 @@ def line_raised(wrapper: Training, batch: dict[str, torch.Tensor]) -> str:
     except Exception as error:
         return source_line(error)
     return ""
-
-
-def _instead(where: str) -> str:
-    """What to write in place of a line that depends on values."""
-    if only_checks(where):
-        return "what is asked there does nothing but raise: leave it out of forward, and check where batches are made"
-    selecting = "what a mask selects may be summed, averaged, or go through the losses of torch.nn.functional"
-    selecting += f"; not known of it: {REFUSED[0]}" if REFUSED else ""
-    return (
-        "replace the data-dependent branch, .item(), len() or loop there by tensor operations such as torch.where "
-        f"({selecting})"
-    )
-
-
-def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Exception) -> CaptureError:
-    """The error a person sees: where in the model, what was said, what to do."""
-    where = source_line(error) or "the line is not known"
-    name = type(model).__name__
-    if _depends_on_values(error):
-        return ValueDependentError(
-            f"{name} cannot be captured: {where}: {said(error)}{EXPORT_NEEDS} shapes and branches that do not depend "
-            f"on the values of tensors: {_instead(where)}, or do it in a submodule of the model, which placer can run "
-            "as it is (--opaque NAME); inputs that are the same in every step may be read where the batch says their "
-            "values (placer.Constant)"
-        )
-    if "found at least two devices" in str(error):
-        return MixedDevicesError(
-            f"{name} cannot be captured: {where}: {said(error)}. A tensor there is no part of the model (one of a "
-            "file, a list, a closure), and stays where it was made; make it a buffer (register_buffer)"
-        )
-    if any(sign in said(error) for sign in _OF_THE_EXPORT):
-        return RaisedError(
-            f"{name} cannot be captured: {where}: {said(error).rstrip('.')}{EXPORT_NEEDS} operations that it knows: "
-            "do it in a submodule of the model, which placer can run as it is (--opaque NAME)"
-        )
-    given = ", ".join(f"{key} {_text(tensor)}" for key, tensor in batch.items())
-    return RaisedError(
-        f"{name} or its loss raised {said(error)} at {where}, when it was run on {given}; correct that line, or the "
-        "names, sizes and types of the batch (NAME=ROWSxSIZE:TYPE with --batch; placer varies the rows)"
-    )
-
-
-def _depends_on_values(error: BaseException) -> bool:
-    """Whether an export failed because it would have needed the value of a tensor, which meta tensors do not have."""
-    text = f"{type(error).__name__} {error}"
-    return any(sign in text for sign in _NEEDS_VALUES)
-
-
-def _text(tensor: torch.Tensor) -> str:
-    return f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 @contextlib.contextmanager

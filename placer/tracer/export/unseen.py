@@ -378,6 +378,13 @@ def counts_by_values(module: nn.Module) -> bool:
     return graph is not None and any(_counted_by_values(node.target) for node in graph.nodes)
 
 
+def reads_values(module: nn.Module) -> bool:
+    """Whether an exported module computes with a number that it reads of a tensor."""
+    graph = getattr(module, "graph", None)
+    asking = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+    return graph is not None and any(node.target in asking and node.users for node in graph.nodes)
+
+
 def _counted_by_values(target: object) -> bool:
     """Whether the sizes of what the call gives follow from values."""
     tags = getattr(target, "tags", ())

@@ -20,6 +20,7 @@ from torch import nn
 
 from placer.errors import UncapturableError
 from placer.io.usercode import is_own_module
+from placer.tracer.lookups.read_numbers import is_read
 
 _OWN = frozenset(vars(nn.Module())) | {"_flat_weights"}  # the parameters of recurrent modules once more
 # Of a long list the first, and of nested ones as many levels.
@@ -33,14 +34,20 @@ Plain = int | float | str
 _Held = TypeVar("_Held")
 
 
+class KeptNumberError(UncapturableError):
+    """Forward keeps a number of which an export knows that it is one, and no more."""
+
+
 @dataclass(slots=True)
 class Values:
-    """Plain values and tensors by where they are kept, and lists, dicts and the like with their sizes."""
+    """Plain values, tensors and numbers read of tensors by where they are kept, and lists, dicts and the like with
+    their sizes."""
 
     plain: dict[str, Plain] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     lists: dict[str, Sized] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    read: dict[str, object] = field(default_factory=dict)
 
     def changed(self, after: Values) -> dict[str, tuple[Plain, Plain]]:
         """What changed until `after`: plain values, and the sizes of lists that are still the same lists."""
@@ -133,8 +140,11 @@ def _is_plain(value: object) -> bool:
 
 
 def _gather(name: str, value: object, found: Values, seen: set[int], depth: int) -> None:
+    if is_read(value):
+        found.read[name] = value
+        return
     if isinstance(value, torch.SymFloat | torch.SymInt | torch.SymBool):
-        raise UncapturableError(
+        raise KeptNumberError(
             f"forward keeps {name}, a number that it reads from a tensor (.item(), float()), which an export does not "
             "know; keep the tensor in a buffer, or read it outside of forward"
         )
@@ -151,7 +161,7 @@ def _gather(name: str, value: object, found: Values, seen: set[int], depth: int)
         if isinstance(value, list | set | deque | dict):
             found.lists[name] = value
             # A dict of tensors is a cache or a log: what is in it is looked at, not how much there is.
-            cache = isinstance(value, dict) and any(isinstance(one, torch.Tensor) for one in value.values())
+            cache = isinstance(value, dict) and any(map(is_of_a_run, value.values()))
             found.sizes[name] = -1 if cache else len(value)
         for inner, one in islice(_inside(name, value), _MOST):
             _gather(inner, one, found, seen, depth + 1)
@@ -171,6 +181,11 @@ def _inside(name: str, value: object) -> Iterator[tuple[str, object]]:
             cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
             yield from ((f"{name}, its {free}", cell.cell_contents) for free, cell in cells if _is_filled(cell))
         yield from ((f"{name}.{one}", inner) for one, inner in list(getattr(value, "__dict__", {}).items()))
+
+
+def is_of_a_run(value: object) -> bool:
+    """Whether it is a tensor, or was read of one: another in every step."""
+    return isinstance(value, torch.Tensor) or is_read(value)
 
 
 def _is_filled(cell: CellType) -> bool:

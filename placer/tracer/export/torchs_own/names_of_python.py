@@ -1,0 +1,106 @@
+"""Builtins that people's modules have of their own while their model is exported: `type`, `float`, `int`, `max`, `min`.
+
+They are names of Python's that nobody can answer for otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType, resolve_bases
+from typing import Any
+
+from torch import nn
+
+from placer.io.usercode import is_own_module, name_of_users
+
+Names = dict[str, Any]
+
+
+class InPlaceOf:
+    """A class of Python's, which is what it is but for what it gives when it is called."""
+
+    def __init__(self, kind: type, called: Callable[..., Any]) -> None:
+        self.kind, self.called = kind, called
+
+    def __call__(self, *given: Any, **keywords: Any) -> Any:
+        """`kind(...)`."""
+        return self.called(*given, **keywords)
+
+    def __instancecheck__(self, one: object) -> bool:
+        """`isinstance(one, kind)`."""
+        return isinstance(one, self.kind)
+
+    def __subclasscheck__(self, one: type) -> bool:
+        """`issubclass(one, kind)`."""
+        return issubclass(one, self.kind)
+
+    def __mro_entries__(self, _: object) -> tuple[type, ...]:
+        """`class Meta(type):`."""
+        return (self.kind,)
+
+    def __eq__(self, other: object) -> bool:
+        """`type(one) == kind`."""
+        return other is self or other is self.kind
+
+    def __hash__(self) -> int:
+        """As the class has it."""
+        return hash(self.kind)
+
+    def __getattr__(self, name: str) -> Any:
+        """`kind.mro`."""
+        return getattr(self.kind, name)
+
+    def __getitem__(self, of: Any) -> Any:
+        """`type[Model]`."""
+        return self.kind[of]  # type: ignore[index]  # as Python says of a kind that takes none
+
+    def __or__(self, other: Any) -> Any:
+        """`kind | None`."""
+        return self.kind | other
+
+
+def made(*given: Any, **keywords: Any) -> Any:
+    """A class: `type(name, bases, names)`."""
+    name, bases, *names = given
+    return type(name, resolve_bases(bases), *names, **keywords)
+
+
+@contextlib.contextmanager
+def named(modules: list[Names], names: Mapping[str, object]) -> Iterator[None]:
+    """In the body these modules have these names, where they have none of their own."""
+    given = [(own, name) for own in modules for name in names if name not in own]
+    for own, name in given:
+        own[name] = names[name]
+    try:
+        yield
+    finally:
+        for own, name in given:
+            own.pop(name, None)
+
+
+def names_of_people(model: nn.Module, loss_fn: object) -> list[Names]:
+    """The names of the modules of people, and of those of their functions that are in no module that Python knows."""
+    return _distinct([*(vars(one) for _, one in _modules()), *_written_in(model, loss_fn)])
+
+
+def names_of_model(model: nn.Module, loss_fn: object) -> list[Names]:
+    """Those of the modules that the parts of a model, and its loss, are written in, and that are not installed."""
+    return _distinct([*(vars(one) for name, one in _modules() if is_own_module(name)), *_written_in(model, loss_fn)])
+
+
+def _modules() -> list[tuple[str, ModuleType]]:
+    return [(name, one) for name, one in [*sys.modules.items()] if isinstance(one, ModuleType)]
+
+
+def _written_in(model: nn.Module, loss_fn: object) -> list[Names]:
+    parts = [*model.modules(), *(loss_fn.modules() if isinstance(loss_fn, nn.Module) else (loss_fn,))]
+    files = {kind.__module__ for part in parts for kind in type(part).__mro__}
+    functions = [loss_fn, *(type(part).forward for part in parts if isinstance(part, nn.Module))]
+    inner = [getattr(one, "__globals__", {}) for one in functions]
+    return [*(vars(sys.modules[file]) for file in files if file in sys.modules), *inner]
+
+
+def _distinct(found: list[Names]) -> list[Names]:
+    return [*{id(one): one for one in found if name_of_users(str(one.get("__name__", "")))}.values()]

@@ -1,0 +1,131 @@
+"""While it is entered, numbers that a model reads of tensors are `Read`, not what an export makes of them.
+
+loss.item(), tolist()       float(loss), int(n)         max(1, n.item())            math.exp(loss.item())
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import functools
+import linecache
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+
+from placer.tracer.export.torchs_own.names_of_python import InPlaceOf, named, names_of_model
+from placer.tracer.lookups.read_numbers import OF_MATH, Read, ReadArray, Told, converted, larger, made_of, read
+
+# Elements of what `tolist` gives that are followed.
+_MOST = 64
+_READING = frozenset({"item", "tolist", "numpy", "__format__", "__bool__", "__float__", "__int__", "__index__"})
+_REPLACED = frozenset({"float", "int", "max", "min"})
+
+
+class Reading(TorchFunctionMode):
+    """While it is entered, forward reads `Read` of tensors.
+
+    refused: what was refused of what was read, or asked of tensors that have no values: a model may catch it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[Exception] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Calls it, or reads."""
+        name = getattr(func, "__name__", "")
+        if name in _READING and args and _is_exported(args[0]):
+            if name == "item" and args[0].numel() == 1:
+                return read(args[0], self.refused)
+            if name == "tolist":
+                return self._listed(args[0])
+            if name in ("numpy", "__format__"):
+                return ReadArray(args[0], self.refused) if name == "numpy" else Told("?", self.refused)
+            return self._asked(func, args, kwargs or {})
+        if name in ("tensor", "as_tensor") and args and any(type(one) is Read for one in _pytree.tree_leaves(args[0])):
+            return made_of(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def number(self, kind: type[float] | type[int], *given: Any, **keywords: Any) -> Any:
+        """`float(...)`, `int(...)`."""
+        one: Any = given[0] if len(given) == 1 and not keywords else None
+        if type(one) is not Read and _is_exported(one) and one.numel() == 1:
+            one = read(one, self.refused)
+        return converted(one, kind) if type(one) is Read else kind(*given, **keywords)
+
+    def _listed(self, one: Tensor) -> Any:
+        if one.numel() > _MOST:
+            return ReadArray(one, self.refused)
+        return [self._listed(part) for part in one.unbind()] if one.dim() else read(one, self.refused)
+
+    def _asked(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What Python asks of a tensor, which refuses where only values tell."""
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            self.refused.append(error)
+            raise
+
+
+def _is_exported(one: Any) -> bool:
+    """Whether it is a tensor whose values an export does not know."""
+    return isinstance(one, FakeTensor) and one.constant is None
+
+
+@contextlib.contextmanager
+def numbers_read(mode: Reading, model: nn.Module, loss_fn: Callable[..., object] | None) -> Iterator[None]:
+    """In the body Python's own functions of numbers know what was read, too."""
+    kinds = {kind.__name__: InPlaceOf(kind, functools.partial(mode.number, kind)) for kind in (float, int)}
+    names = {**kinds, **{name: functools.partial(_extreme, name) for name in ("max", "min")}}
+    own = [one for one in names_of_model(model, loss_fn) if _only_called(str(one.get("__file__", "")))]
+    with contextlib.ExitStack() as patched:
+        patched.enter_context(named(own, names))
+        for name, function in OF_MATH.items():
+            patched.enter_context(mock.patch.object(math, name, function))
+        yield
+
+
+def _extreme(name: str, *given: Any, **keywords: Any) -> Any:
+    """`max(...)`, `min(...)`."""
+    before = getattr(builtins, name)
+    several = given if len(given) > 1 else given[0] if given and isinstance(given[0], list | tuple) else ()
+    if keywords or not any(type(one) is Read for one in several):
+        return before(*given, **keywords)
+    found = several[0]
+    for one in several[1:]:
+        found = larger(found, one, 1 if name == "max" else -1)
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _only_called(filename: str) -> bool:
+    """Whether a file only calls what is replaced, asks for instances of it, and annotates: else it must be Python's."""
+    try:
+        parsed = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return False
+    meant = {id(part) for one in ast.walk(parsed) for place in _places(one) for part in ast.walk(place)}
+    meant |= {id(one.func) for one in ast.walk(parsed) if isinstance(one, ast.Call)}
+    named_there = (one for one in ast.walk(parsed) if isinstance(one, ast.Name) and one.id in _REPLACED)
+    return all(id(one) in meant for one in named_there)
+
+
+def _places(one: ast.AST) -> Iterator[ast.AST]:
+    """Where a class is named as such."""
+    if isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in ("isinstance", "issubclass"):
+        yield from one.args[1:]
+    for field in ("annotation", "returns"):
+        named_as = getattr(one, field, None)
+        if isinstance(named_as, ast.AST):
+            yield named_as
