@@ -26,6 +26,7 @@ from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import OpaqueCost, is_part, part_name
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, PartError, arguments_of, rows_of, try_part
+from placer.tracer.export.state.called_by_state import called_with
 from placer.tracer.export.torchs_own.saved import without_saved_hooks
 from placer.tracer.selections.selected import is_selected, refused
 
@@ -204,23 +205,10 @@ def run_part(
         trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*inputs, *state))
         return list(_Shapes.apply(name, trains, *inputs, *state)), state  # type: ignore[no-untyped-call]
     arguments, keywords = arguments_of(part, inputs)
-    own = {f"part.{one}": tensor for one, tensor in zip(part.state, state, strict=True)}
+    own = dict(zip(part.state, state, strict=True))
     with as_on_one_device(), contextlib.nullcontext() if part.way.hooks else without_saved_hooks():
-        made = torch.func.functional_call(_Forward(part.module), own, arguments, keywords)
-    # functional_call leaves in `own` what the part has at the end.
+        made = called_with(part.module, own, (arguments, keywords))
     return [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None], list(own.values())
-
-
-class _Forward(nn.Module):
-    """The forward of a part, without its hooks: these were exported."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, *arguments: object, **keywords: object) -> object:
-        """What the part gives."""
-        return self.part.forward(*arguments, **keywords)
 
 
 class _Shapes(torch.autograd.Function):

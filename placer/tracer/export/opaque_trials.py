@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import torch
@@ -26,7 +27,9 @@ from placer.errors import CaptureError, UncapturableError
 from placer.io.one_device import ranks_asked_for
 from placer.io.usercode import said, source_line
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
+from placer.tracer.export.state.called_by_state import unlike_by_itself
 from placer.tracer.export.state.model_values import of_kind
+from placer.tracer.export.torchs_own.checkpoints import checkpoints_run_once
 from placer.tracer.export.torchs_own.outside import forget_compiled, outside_the_export
 from placer.tracer.export.torchs_own.saved import Saved
 
@@ -186,6 +189,7 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
         with contextlib.suppress(Exception):
             second = _called(part, module, given, state)
         if len(first) == len(second) and all(map(_alike, first, second)):
+            _require_what_a_run_gives(part, module, given)
             return
     kept = sorted(name for name, tensor in of_kind(module, torch.Tensor).items() if before.get(name) is not tensor)
     raise UncapturableError(
@@ -193,6 +197,22 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
         f"{'it keeps ' + ', '.join(kept) + ' from one call to the next' if kept else 'it draws numbers of its own'}; a "
         "step is several calls on several devices: keep nothing between them but buffers, draw by torch's generator"
     )
+
+
+def _require_what_a_run_gives(part: OpaquePart, module: nn.Module, given: list[torch.Tensor]) -> None:
+    """Raise UncapturableError where a part that is called with weights in the place of its own, as a run calls it,
+    gives something else or leaves other gradients or buffers."""
+    unlike: list[str] = []
+    with contextlib.suppress(Exception):
+        unlike = unlike_by_itself(module, given, partial(arguments_of, part))
+    if unlike:
+        raise UncapturableError(
+            f"{part.name} is opaque, and a run, which calls it with the weights of a step in the place of its own, "
+            f"would find others than it gives by itself for {', '.join(unlike[:3])}: its backward runs its modules "
+            "again, or it keeps its parameters elsewhere; give an autograd.Function the weights as arguments and "
+            "return their gradients, read parameters by the modules' attributes, and leave running again to placer "
+            "(--pin recompute=yes)"
+        )
 
 
 def _called(
@@ -261,7 +281,8 @@ def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., tor
     ]
     keeping = Saved((*module.parameters(), *module.buffers()))
     gradients = torch.set_grad_enabled(way.backward and torch.is_grad_enabled())
-    with gradients, _counting(way) as forward, keeping.watching() if way.hooks else contextlib.nullcontext():
+    hooks = keeping.watching() if way.hooks else contextlib.nullcontext()
+    with gradients, _counting(way) as forward, hooks, checkpoints_run_once():
         arguments, keywords = arguments_of(part, given)
         before, state = torch.get_rng_state(), _state_of(module)
         made = module(*arguments, **keywords)
