@@ -4,7 +4,7 @@ DDP (torch/csrc/distributed/c10d/reducer.cpp, torch 2.13): from the second step 
 which gradients become ready, per dtype, and closed as soon as they reach the cap (a cap that is given, as ours is, also
 limits the first bucket). The first step uses one bucket of everything.
 FSDP2: a unit per block and a root for what several blocks share; parameters are padded to a multiple of the ranks in
-dim 0. Those without dims are in none: they stay whole.
+dim 0. Those without dims or without elements are in none: they stay whole (`divides`).
 placer's own: as DDP's, of what is whole on every replica.
 
 Bytes are those of a run, which casts parameters of any floating type to its precision; under bfloat16-autocast they are
@@ -13,7 +13,7 @@ float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placer.costs.precision import FLOATING
@@ -48,6 +48,11 @@ class ShardUnit:
     dtype: str
 
 
+def divides(shape: Sequence[int]) -> bool:
+    """Whether replicas can each have a piece of a parameter of this shape: it has dims, and elements."""
+    return len(shape) > 0 and 0 not in shape
+
+
 def summed_in(dtype: str, size: int) -> tuple[str, int]:
     """The type in which gradients of `dtype` are summed, and the bytes of `size` bytes of them in it: those of 16 bits
     in float32, as small ones would be lost beside a large sum."""
@@ -71,7 +76,7 @@ def gradient_buckets(plan: Plan, stage: int, inner: int = 0) -> tuple[GradientBu
     """placer's buckets of a stage, in order of reduction; parameters tied to other stages are not among them."""
     shared, parameters, sharded = shared_parameters(plan), plan.graph.parameters, plan.stages[stage].by_fsdp
     ready = (name for name in ready_order(plan.graph, *_span(plan, stage)) if name not in shared)
-    names = [name for name in ready if not (sharded and parameters[name].shape)]
+    names = [name for name in ready if not (sharded and divides(parameters[name].shape))]
     return tuple(_filled(held_parameters(plan, inner), plan, names))
 
 
@@ -116,7 +121,7 @@ def shard_units(plan: Plan, stage: int, inner: int = 0) -> tuple[ShardUnit, ...]
     """FSDP2's units of a stage: the root first if it holds anything, then its blocks in order."""
     members: dict[int, list[str]] = {}
     for name, blocks in parameter_users(plan, stage).items():
-        if plan.graph.parameters[name].shape:
+        if divides(plan.graph.parameters[name].shape):
             members.setdefault(blocks[0] if len(blocks) == 1 else -1, []).append(name)
     held = held_parameters(plan, inner)
     return tuple(_unit(plan, stage, block, {name: held[name] for name in members[block]}) for block in sorted(members))
@@ -140,7 +145,7 @@ def mixed_types(graph: Graph, settings: RunSettings) -> str:
     found: dict[int, set[str]] = {}
     for name, blocks in readers.items():
         one = graph.parameters[name]
-        if one.trainable and not one.buffer and one.shape:
+        if one.trainable and not one.buffer and divides(one.shape):
             unit = min(blocks) if len(blocks) == 1 else -1
             found.setdefault(unit, set()).add(parameter_dtype(one.dtype, settings))
     for unit, types in sorted(found.items()):

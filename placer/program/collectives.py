@@ -28,6 +28,7 @@ from placer.program.buckets import (
     between_replicas,
     ddp_buckets,
     divided_buckets,
+    divides,
     gradient_buckets,
     held_bytes,
     parameter_dtype,
@@ -183,7 +184,7 @@ def tied_groups(plan: Plan, name: str) -> dict[tuple[int, ...], int]:
 
 def tied_by_shard(plan: Plan, name: str, stages: tuple[int, ...]) -> bool:
     """Whether the stages that hold a tied parameter shard it alike, so that shards can be summed."""
-    held = [plan.stages[stage] for stage in stages if plan.graph.parameters[name].shape]
+    held = [plan.stages[stage] for stage in stages if divides(plan.graph.parameters[name].shape)]
     shards = {stage.replicas if stage.by_fsdp else 1 for stage in held}
     return len(shards) == 1 and shards != {1}
 

@@ -4,7 +4,7 @@
     DdpReplica    the same by DistributedDataParallel: one-stage plans that reduce beside the backward
     FsdpReplica   FSDP2: every block a unit, and the stage for what several blocks read; sharding `gradients` keeps
                   parameters gathered between forward and backward. It divides along dim 0: parameters without dims
-                  stay whole, and placer reduces their gradients
+                  or elements stay whole, and placer reduces their gradients
 
 Where a step may bring some weights no gradient (`hears`), engines listen to which it reaches, and take zeros for the
 others: DDP is brought to all of them, FSDP2 is given the zeros (`reached`) and led through its units
@@ -36,6 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from placer.errors import UsageError
 from placer.plans.plan import Sharding
 from placer.plans.plan import Stage as PlannedStage
+from placer.program.buckets import divides
 from placer.program.mixed_allreduce import SumRoute
 from placer.program.reductions import ServerRoute
 from placer.runtime.data_parallel.bucket_hook import BucketHook
@@ -163,7 +164,7 @@ class FsdpReplica(Replica):
         # none: `cut` lets an op that writes a value of another block write a copy.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         for block in stage.blocks:
-            if any(parameter.dim() for parameter in block.parameters()):
+            if any(divides(parameter.shape) for parameter in block.parameters()):
                 self._shard(block, mesh, gives_up)
                 cast(BlockModule, block).gives_up = gives_up
         # The root is used by several blocks: it stays gathered from forward to backward.
@@ -191,9 +192,9 @@ class FsdpReplica(Replica):
             module.reshard()
 
     def _shard(self, module: nn.Module, mesh: DeviceMesh, gives_up: bool) -> FSDPModule:
-        whole = {parameter for parameter in module.parameters() if not parameter.dim()}
+        whole = {parameter for parameter in module.parameters() if not divides(parameter.shape)}
         # Those of blocks that are sharded already are no longer the root's.
-        own = (one for one in module.parameters() if one.dim() and not isinstance(one, DTensor))
+        own = (one for one in module.parameters() if divides(one.shape) and not isinstance(one, DTensor))
         types = {one.dtype for one in own if one.requires_grad}
         if len(types) > 1:
             raise UsageError(

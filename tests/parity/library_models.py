@@ -1,4 +1,5 @@
-"""What models of libraries do and others seldom: parts that cannot be exported run their modules again in backward."""
+"""What models of libraries do and others seldom: parts that cannot be exported run their modules again in backward,
+parameters have no elements."""
 
 from __future__ import annotations
 
@@ -132,6 +133,35 @@ def given() -> nn.Module:
     return Around(Given())
 
 
+class Registers(nn.Module):
+    """Tokens before those of the input, of which the configuration asks for none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self.registers = nn.Parameter(torch.zeros(1, 0, WIDTH))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean square of what is missing."""
+        tokens = torch.cat([self.registers.expand(len(x), -1, -1), self.first(x)], dim=1)
+        return (self.head(tokens.tanh().mean(1)) - y).square().mean()  # type: ignore[no-any-return]
+
+
+class Deeper(Registers):
+    """The same behind more layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Through more layers."""
+        for block in self.blocks:
+            x = block(x).tanh()
+        return super().forward(x, y)
+
+
 ENTRIES = {
     **{one.__name__: entry(one, f"x: normal 8 {WIDTH}; y: normal 8 1") for one in (older, newer, reversible, given)},
+    **{one.__name__: entry(one, f"x: normal 8 3 {WIDTH}; y: normal 8 1") for one in (Registers, Deeper)},
 }

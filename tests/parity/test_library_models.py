@@ -35,3 +35,10 @@ def test_a_function_that_gives_gradients_on_the_side_is_refused() -> None:
         assert told.startswith("part is opaque, and a run, which calls it with the weights of a step in")
         assert "would find others than it gives by itself for the inputs, layer.0.weight, layer.0.bias" in told
         assert "give an autograd.Function the weights as arguments" in told
+
+
+@pytest.mark.parametrize("name", ["Registers", "Deeper"])
+def test_a_parameter_without_elements_is_whole_on_every_replica(name: str) -> None:
+    found = cases(name, "shard=")
+    assert found.keys() >= {"shard=parameters", "shard=gradients", "shard=optimizer"}
+    assert found == dict.fromkeys(found, ("equal", ""))
