@@ -80,13 +80,20 @@ def _contradictions(problem: Problem) -> Iterator[str]:
     yield from _stage_contradictions(problem)
 
 
+#: A model may gather each row's weights, or go through its experts in a loop, and know no more of them than that.
+_UNGROUPED = (
+    " that can be spread: none of its ops is a product of rows that are grouped by expert (torch's grouped_mm, which "
+    'transformers calls with experts_implementation="grouped_mm")'
+)
+
+
 def _axis_contradictions(problem: Problem) -> Iterator[str]:
     """What the model has too few of for the pinned axes."""
     expert, sequence = problem.pins.expert or 1, problem.pins.sequence or 1
     experts, tokens = expert_counts(problem.graph), row_lengths(problem.graph)
     if expert > 1 and not experts:
         parts = (part_name(op) for _, op in problem.graph.ops if is_part(op))
-        where = next((f" outside of {part}, which is opaque and stays whole" for part in parts), "")
+        where = next((f" outside of {part}, which is opaque and stays whole" for part in parts), _UNGROUPED)
         yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts{where}"
     elif expert > 1 and experts[0] < expert:
         yield f"pin expert={expert} contradicts the model: a layer has {experts[0]} experts, every device needs one"

@@ -217,6 +217,25 @@ def test_experts_that_may_be_within_an_opaque_part_are_refused_with_its_name() -
         solve_with(problems.problem(found, machines, pins=parse_pins(("expert=2",), found)), "stages")
 
 
+class GatheredExperts(torch.nn.Module):
+    """Each row by the weight of its expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route, self.experts = torch.nn.Linear(4, 3), torch.nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        score, chosen = self.route(x).softmax(1).max(1)
+        return ((self.experts[chosen] @ x[:, :, None])[:, :, 0] * score[:, None]).square().mean()
+
+
+def test_experts_whose_weights_are_gathered_are_refused_with_what_could_be_spread() -> None:
+    found = capture(GatheredExperts(), batch={"x": (8, 4)})
+    machines = problems.cluster(*[problems.device(rate=1e10)] * 2)
+    with pytest.raises(UsageError, match=r"no experts that can be spread: none of its ops .*grouped_mm"):
+        solve_with(problems.problem(found, machines, pins=parse_pins(("expert=2",), found)), "stages")
+
+
 def test_loads_of_other_experts_are_refused() -> None:
     with pytest.raises(UsageError, match=r"names 3 experts, .* has layers of 4 experts"):
         solved(mixture(loads=(1.0, 2.0, 3.0)))
