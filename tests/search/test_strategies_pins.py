@@ -226,7 +226,8 @@ class GatheredExperts(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         score, chosen = self.route(x).softmax(1).max(1)
-        return ((self.experts[chosen] @ x[:, :, None])[:, :, 0] * score[:, None]).square().mean()
+        made: torch.Tensor = ((self.experts[chosen] @ x[:, :, None])[:, :, 0] * score[:, None]).square().mean()
+        return made
 
 
 def test_experts_whose_weights_are_gathered_are_refused_with_what_could_be_spread() -> None:
