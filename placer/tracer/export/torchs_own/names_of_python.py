@@ -81,12 +81,15 @@ def named(modules: list[Names], names: Mapping[str, object]) -> Iterator[None]:
 
 
 def names_of_people(model: nn.Module, loss_fn: object) -> list[Names]:
-    """The names of the modules of people, and of those of their functions that are in no module that Python knows."""
-    return _distinct([*(vars(one) for _, one in _modules()), *_written_in(model, loss_fn)])
+    """The names of modules that are not installed, and of those of the packages that the parts of a model, and its
+    loss, are written in."""
+    packages = {file.partition(".")[0] for file in _files(model, loss_fn)}
+    theirs = (vars(one) for name, one in _modules() if name.partition(".")[0] in packages or is_own_module(name))
+    return _distinct([*theirs, *_written_in(model, loss_fn)])
 
 
 def names_of_model(model: nn.Module, loss_fn: object) -> list[Names]:
-    """Those of the modules that the parts of a model, and its loss, are written in, and that are not installed."""
+    """Those of the modules that are not installed, and of those that the parts and the loss are written in."""
     return _distinct([*(vars(one) for name, one in _modules() if is_own_module(name)), *_written_in(model, loss_fn)])
 
 
@@ -94,12 +97,16 @@ def _modules() -> list[tuple[str, ModuleType]]:
     return [(name, one) for name, one in [*sys.modules.items()] if isinstance(one, ModuleType)]
 
 
-def _written_in(model: nn.Module, loss_fn: object) -> list[Names]:
+def _files(model: nn.Module, loss_fn: object) -> set[str]:
     parts = [*model.modules(), *(loss_fn.modules() if isinstance(loss_fn, nn.Module) else (loss_fn,))]
-    files = {kind.__module__ for part in parts for kind in type(part).__mro__}
-    functions = [loss_fn, *(type(part).forward for part in parts if isinstance(part, nn.Module))]
+    return {kind.__module__ for part in parts for kind in type(part).__mro__}
+
+
+def _written_in(model: nn.Module, loss_fn: object) -> list[Names]:
+    """Also those of functions that are in no module that Python knows."""
+    functions = [loss_fn, *(type(part).forward for part in model.modules())]
     inner = [getattr(one, "__globals__", {}) for one in functions]
-    return [*(vars(sys.modules[file]) for file in files if file in sys.modules), *inner]
+    return [*(vars(sys.modules[file]) for file in _files(model, loss_fn) if file in sys.modules), *inner]
 
 
 def _distinct(found: list[Names]) -> list[Names]:
