@@ -193,48 +193,6 @@ class MovesATable(Small):
         return h * rates.to(h.dtype)
 
 
-class FillsACache(Small):
-    """A buffer that is no state, empty until the first step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table: Tensor | None
-        self.register_buffer("table", None, persistent=False)
-
-    def used(self, h: Tensor) -> Tensor:
-        if self.table is None:
-            self.table = torch.arange(h.shape[-1], device=h.device).to(h.dtype)
-        return h * self.table
-
-
-class RegistersAnEmptyCache(FillsACache):
-    def used(self, h: Tensor) -> Tensor:
-        if self.table is None:
-            steps = torch.arange(h.shape[-1], device=h.device)
-            self.register_buffer("table", steps.to(h.dtype), persistent=False)
-        assert self.table is not None
-        return h * self.table
-
-
-class RegistersACache(Small):
-    table: Tensor
-
-    def used(self, h: Tensor) -> Tensor:
-        if not hasattr(self, "table"):
-            steps = torch.arange(h.shape[-1], device=h.device)
-            self.register_buffer("table", steps.to(h.dtype), persistent=False)
-        return h * self.table
-
-
-class RegistersRows(Small):
-    table: Tensor
-
-    def used(self, h: Tensor) -> Tensor:
-        if not hasattr(self, "table"):
-            self.register_buffer("table", h.detach()[0], persistent=False)
-        return h * self.table
-
-
 class NeedsValues(Small):
     """Its factory reads values, which meta has none of."""
 
@@ -256,7 +214,6 @@ class NeedsValues(Small):
         (Previous, "replaces the tensor last"),
         (AverageInDict, "replaces the tensor kept['mean']"),
         (RegistersLate, "registers the buffer table"),
-        (RegistersRows, "what an earlier one has left"),
     ],
 )
 def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Module], words: str) -> None:
@@ -265,10 +222,7 @@ def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Modu
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [Notes, Caches, FillsACache, RegistersAnEmptyCache, RegistersACache, ReadsConstants, HoldsFrozen, MovesATable],
-)
+@pytest.mark.parametrize("made", [Notes, Caches, ReadsConstants, HoldsFrozen, MovesATable])
 def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) -> None:
     model = made()
     traced = tracer.trace(model, tracer.capture(made(), batch=SHAPES))

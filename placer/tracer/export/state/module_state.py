@@ -1,7 +1,6 @@
 """What a module keeps from one forward to the next beside its parameters, and an export would lose.
 
 Buffers that forward assigns anew (`self.count = self.count + 1`) are written in place instead, which an export shows.
-Those that it fills once, and no state dict has, are attributes.
 What is kept otherwise is refused where each step would find it another (`kept_values`).
 """
 
@@ -24,12 +23,6 @@ from placer.tracer.export.state.model_values import of_kind, values_of
 def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iterator[None]:
     """In the body `model`, and a loss beside it, run on so many rows. Raises UncapturableError for state that neither
     can be written nor stays."""
-    with _caches_as_attributes(model), _kept_state(model, loss, kept, rows):
-        yield
-
-
-@contextlib.contextmanager
-def _kept_state(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iterator[None]:
     buffers = [(path, module, dict(module._buffers)) for path, module in model.named_modules()]
     names = {name for name, _ in model.named_buffers()}
     trained = {name for name, _ in model.named_parameters()}
@@ -40,10 +33,7 @@ def _kept_state(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iterat
         yield
     new = next((name for name, _ in model.named_buffers() if name not in names), None)
     if new is not None:
-        raise UncapturableError(
-            f"forward registers the buffer {new}; do so in __init__, where every rank finds it, or, if it is no state, "
-            "with persistent=False"
-        )
+        raise UncapturableError(f"forward registers the buffer {new}; do so in __init__, where every rank finds it")
     made = next((name for name, _ in model.named_parameters() if name not in trained), None)
     if made is not None:
         raise UncapturableError(f"forward makes the parameter {made}; do so in __init__, where every rank finds it")
@@ -55,35 +45,6 @@ def _kept_state(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iterat
             if old is not None and module._buffers.get(name) is not old:
                 module._buffers[name] = _written(f"{path}.{name}".lstrip("."), old, module._buffers.get(name))
     kept.add(before, values_of(model, loss), rows)
-
-
-@contextlib.contextmanager
-def _caches_as_attributes(model: nn.Module) -> Iterator[None]:
-    """In the body buffers that no state dict has, and that forward fills (`register_buffer("mask", mask,
-    persistent=False)`), are attributes: what is kept there is judged as what is kept in those."""
-    empty = [
-        (module, name)
-        for module in model.modules()
-        for name in module._non_persistent_buffers_set
-        if name in module._buffers and module._buffers[name] is None
-    ]
-    for module, name in empty:
-        vars(module)[name] = module._buffers.pop(name)
-    register = nn.Module.register_buffer
-
-    def registered(module: nn.Module, name: str, tensor: torch.Tensor | None, persistent: bool = True) -> None:
-        if persistent or (hasattr(module, name) and name not in vars(module)):
-            register(module, name, tensor, persistent)
-        else:
-            vars(module)[name] = tensor
-
-    try:
-        with mock.patch.object(nn.Module, "register_buffer", registered):
-            yield
-    finally:
-        for module, name in empty:
-            vars(module).pop(name, None)
-            module._buffers[name] = None
 
 
 _REQUIRES_GRAD, _SET = vars(torch._C.TensorBase)["requires_grad"], torch.Tensor.requires_grad_
