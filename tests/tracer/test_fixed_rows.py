@@ -14,6 +14,7 @@ import placer
 from placer.errors import CaptureError, InfeasibleError, UsageError
 from placer.runtime.stages.microbatch import checked
 from placer.runtime.verify.parity import verify
+from placer.tracer.export.constants import same_constant
 
 BATCH = "x=8x6,y=8x4"
 
@@ -59,6 +60,28 @@ class Guarded(Grouped):
 def test_a_constant_that_is_no_number_is_the_same_for_any_rows() -> None:
     plan = placer.plan(Guarded(), "localx2", batch=BATCH, pins=("data=2", "microbatches=2"))
     assert not any("captured for batches" in note for note in plan.assumptions)
+
+
+def test_a_constant_is_the_same_bit_by_bit() -> None:
+    nan = float("nan")
+    alike = (torch.tensor([0.0, nan]), torch.tensor([0.0, nan]))
+    unlike = [(torch.tensor(0.0), torch.tensor(-0.0)), (torch.tensor(complex(nan, 1)), torch.tensor(complex(nan, 2)))]
+    assert same_constant(*alike)
+    assert not any(same_constant(*pair) for pair in unlike)
+
+
+class First(Grouped):
+    """Takes the first of what it has of each row."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.two(torch.tanh(self.one(x)))
+        loss: Tensor = functional.mse_loss(self.three(h), y) * h.sum(1).unbind()[0]
+        return loss
+
+
+def test_a_result_for_each_row_is_taken_for_these_rows() -> None:
+    notes = placer.capture(First(), batch=BATCH).notes
+    assert any("gives a result for each row, as many as there are rows" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", [Grouped, Halved])

@@ -15,10 +15,11 @@ _COPY, _DETACH = torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.detach_.
 
 
 def same_constant(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two constants are the same; what is not a number in both is (`torch.tensor(float("nan"))`)."""
+    """Whether two constants are the same, bit by bit: what is no number is itself, and 0 is not -0."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+    bits, others = (each.detach().reshape(-1).contiguous().view(torch.uint8) for each in (one, other))
+    return bool(torch.equal(bits, others))
 
 
 def settle_constants(graph: fx.Graph, own: Set[str]) -> None:

@@ -12,9 +12,9 @@ from placer.graph import Affine, Op, OpKind, Product, Tensor
 from placer.rules.calls import Argument, Call, MatrixProduct, Value, Work
 from placer.rules.opaque import TARGET, stated_seconds
 from placer.rules.registry import kind_of, rule_for
-from placer.tracer.export.cleaning import is_mutable, target_name
+from placer.tracer.export.cleaning import is_mutable, target_name, told
 from placer.tracer.export.row_laws import RowLaw
-from placer.tracer.export.symbolic_rows import counted_sizes
+from placer.tracer.export.symbolic_rows import OtherRowsError, counted_sizes
 from placer.tracer.measure.call_cache import storage_of
 from placer.tracer.measure.dim_names import Names, Shape, dim_names
 from placer.tracer.measure.meta_run import Played, lies_last
@@ -144,7 +144,13 @@ def tensors(node: fx.Node, samples: Samples) -> tuple[Tensor, ...]:
 
 
 def sampled(graph: fx.Graph, rows: int, first: Facts, second: Facts) -> Samples:
-    """Both plays with the shapes and the names of dims that follow from them."""
+    """Both plays with the shapes and the names of dims that follow from them.
+
+    Raises OtherRowsError where one gives more results than the other.
+    """
+    more = next((node for node in first if len(first[node].results) != len(second[node].results)), None)
+    if more is not None:
+        raise OtherRowsError(f"{told(more)} gives a result for each row, as many as there are rows: take them by index")
     shapes = {
         node: tuple(
             tuple(line(rows, a, b) for a, b in zip(one.shape, other.shape, strict=True))
