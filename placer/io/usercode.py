@@ -88,8 +88,10 @@ def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
         seen = seen.__cause__
 
 
-def is_of_users(frame: FrameType) -> bool:
+def is_of_users(frame: FrameType | None) -> bool:
     """Whether a frame is of other people's code: neither torch's, Python's nor placer's."""
+    if frame is None:
+        return False
     module = str(frame.f_globals.get("__name__", ""))
     return name_of_users(module) and not frame.f_code.co_filename.startswith("<")
 

@@ -79,7 +79,10 @@ class Asking(nn.Module):
         if type(self.weight) == nn.Parameter:  # noqa: E721 - as people write it
             h = h * self.weight
         kind = type("Kind", (type,), {})
-        shift = 3 if isinstance(kind, type) and issubclass(kind, type) and not isinstance(h, type) else 0
+        shift = 3 if isinstance(kind, type) and issubclass(kind, type) and not isinstance(h, int | type) else 0
+        match kind:
+            case type():
+                shift += type.__call__(int, 1)
         return functional.mse_loss(h + shift, labels)
 
 

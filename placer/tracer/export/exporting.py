@@ -46,6 +46,7 @@ from placer.tracer.lookups.constant_values import Constants
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
 from placer.tracer.lookups.raising_checks import KEEPING, ChecksPassed
+from placer.tracer.lookups.readings import Readings
 from placer.tracer.lookups.type_names import TypeNames
 from placer.tracer.lookups.value_checks import values_unchecked
 from placer.tracer.selections.answers import answered
@@ -69,6 +70,7 @@ class Training(nn.Module):
         self.passed: set[str] = set()
         self.constants = Constants()
         self.products = Products()
+        self.readings = Readings()
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
@@ -76,6 +78,11 @@ class Training(nn.Module):
         with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
             results = self._results(batch)
         self.passed.update(f"{KEEPING} ({name})" for name in self.kept.read)
+        if self.readings.alive(self.kept.read):
+            raise KeptNumberError(
+                "forward keeps a number that it reads from a tensor (.item(), float()) where an export does not follow "
+                "it; keep it in an attribute of a module, or in a dict there, or read it outside of forward"
+            )
         return results
 
     def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -183,7 +190,8 @@ def _looked_into(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool,
     selections: Selections | None, numbers: bool,
 ) -> nn.Module:  # fmt: skip
-    read = Reading()
+    wrapper.readings = Readings()
+    read = Reading(wrapper.readings)
     with (
         numbers_read(read, wrapper.model, wrapper.loss_fn) if numbers else contextlib.nullcontext(), read,
         selections or contextlib.nullcontext(), untouched(wrapper.model), in_mode(wrapper, training) as cached,
@@ -194,8 +202,8 @@ def _looked_into(
         own_classes(wrapper.model, wrapper.loss_fn),
     ):  # fmt: skip
         made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
-        if read.refused:
-            raise read.refused[0]
+        if wrapper.readings.refused:
+            raise wrapper.readings.refused[0]
         return made
 
 

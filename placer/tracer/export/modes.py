@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from placer.errors import CaptureError
 from placer.io.usercode import is_of_users, is_own_module
 from placer.tracer.export.state.model_values import values_of
+from placer.tracer.lookups.read_numbers import without_read
 
 
 def as_built(model: nn.Module) -> nn.Module:
@@ -75,7 +76,8 @@ def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
     def noting(make: Callable[..., object]) -> Callable[..., object]:
         def made(*given: object, **keywords: object) -> object:
             if is_of_users(sys._getframe(1)):
-                noted.append(", ".join(map(repr, [one for one in given if not isinstance(one, torch.Tensor)])))
+                plain = [one for one in given if not isinstance(one, torch.Tensor)]
+                noted.append(", ".join(map(repr, without_read(plain))))
             return make(*given, **keywords)
 
         return made

@@ -16,32 +16,32 @@ from collections.abc import Iterator, Mapping
 from types import CodeType
 from typing import NamedTuple, TypeAlias
 
+from placer.tracer.lookups.pure_code import is_pure
+
 # First and last line, first and last column.
 Place: TypeAlias = tuple[int | None, int | None, int | None, int | None]
 
-# What is raised of values. (Others mean something to Python: StopIteration ends a loop.)
-ERRORS = frozenset({
-    "ValueError", "RuntimeError", "AssertionError", "TypeError", "ArithmeticError", "FloatingPointError",
-    "OverflowError", "Exception",
-})  # fmt: skip
-# What tells people of values, or stops for them.
-_TELLING = re.compile(
-    r"print|breakpoint|exit|quit|warn|warnings\.warn|(i?pdb\.)?set_trace|sys\.exit|"
-    r"((self\.)?_?(logger|log)|logging|LOGGER|LOG)\.(debug|info|warning|warn|error|exception|critical)"
-)
 # How transformers bounds what is not finite; nothing else hangs on it.
 _BOUNDED = re.compile(
     r"if not torch\.isfinite\((\w+)\)\.all\(\):\n    clamp_value = torch\.finfo\(\1\.dtype\)\.max - 1000\n"
     r"    \1 = torch\.clamp\(\1, min=-clamp_value, max=clamp_value\)"
 )
+# Contexts of torch that let errors pass.
+_PASSING = re.compile(
+    r"torch\.(no_grad|enable_grad|set_grad_enabled|inference_mode|(cuda\.|cpu\.)?(amp\.)?autocast|"
+    r"(autograd\.)?profiler\.record_function)\(.*\)",
+    re.DOTALL,
+)
 _LINE = re.compile(r"(?P<file>.+?):(?P<line>\d+) \(")
 
 
 class Check(NamedTuple):
-    """truth: by which nothing happens. raises: whether an error does otherwise, else people are told."""
+    """truth: by which nothing happens. error: the name of what is raised otherwise, "" where people are told. calls:
+    the names of what tells them."""
 
     truth: bool
-    raises: bool
+    error: str
+    calls: tuple[str, ...]
 
 
 @functools.lru_cache(maxsize=64)
@@ -67,6 +67,33 @@ def called_checks(filename: str) -> Mapping[Place, Check]:
 
 
 @functools.lru_cache(maxsize=64)
+def tellings(filename: str) -> tuple[tuple[Place, str], ...]:
+    """Where statements stand that tell people of something and do nothing else, and the names of what does it."""
+    told = [one for one in ast.walk(_parsed(filename)) if isinstance(one, ast.Expr) and _telling(one)]
+    return tuple((_place(one), _telling(one)) for one in told)
+
+
+def is_within(inner: Place, outer: Place) -> bool:
+    """Whether what stands at one place is a part of what stands at another."""
+    if None in inner or None in outer:
+        return False
+    first, last, begin, end = (part or 0 for part in inner)
+    from_line, to_line, from_column, to_column = (part or 0 for part in outer)
+    return (from_line, from_column) <= (first, begin) and (last, end) <= (to_line, to_column)
+
+
+@functools.lru_cache(maxsize=64)
+def asks_for_bools(filename: str) -> bool:
+    """Whether a file asks if something is `True` or `False` itself."""
+    compared = (one for one in ast.walk(_parsed(filename)) if isinstance(one, ast.Compare))
+    return any(
+        isinstance(kind, ast.Is | ast.IsNot) and not (isinstance(other, ast.Constant) and other.value is None)
+        for one in compared
+        for kind, other in zip(one.ops, one.comparators, strict=True)
+    )
+
+
+@functools.lru_cache(maxsize=64)
 def bounds(filename: str) -> Mapping[Place, str]:
     """The names of what a file bounds where it is not finite, by where that is asked."""
     found: dict[Place, str] = {}
@@ -87,13 +114,13 @@ def catching(filename: str, of_a_library: bool) -> tuple[range, ...] | None:
     if not linecache.getlines(filename):
         return None
     found = [one for one in ast.walk(_parsed(filename)) if _may_catch(one, of_a_library)]
-    kept = [one for one in found if isinstance(one, ast.Try | ast.TryStar | ast.With)]
+    kept = [one for one in found if isinstance(one, ast.Try | ast.TryStar | ast.With | ast.AsyncWith)]
     return tuple(range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1) for one in kept)
 
 
 def _may_catch(one: ast.AST, of_a_library: bool) -> bool:
-    if isinstance(one, ast.With):
-        return not of_a_library and not all(ast.unparse(item.context_expr).startswith("torch.") for item in one.items)
+    if isinstance(one, ast.With | ast.AsyncWith):
+        return not of_a_library and not all(_PASSING.fullmatch(ast.unparse(item.context_expr)) for item in one.items)
     if not isinstance(one, ast.Try | ast.TryStar):
         return False
     return not of_a_library or not all(isinstance(handler.body[-1], ast.Raise) for handler in one.handlers)
@@ -141,36 +168,49 @@ def _parsed(filename: str) -> ast.Module:
 
 
 def _asked(one: ast.AST) -> Iterator[tuple[ast.expr, Check]]:
-    """What a statement that checks asks for its truth, and the truth with which it does nothing."""
+    """What a statement that checks asks for its truth, and the truth with which it does nothing.
+
+    Of a condition of several parts not all are asked: they must do nothing else.
+    """
     if isinstance(one, ast.Assert):
-        yield from ((leaf, Check(truth, raises=True)) for leaf, truth in _leaves(one.test, True))
-    elif isinstance(one, ast.If) and not one.orelse and _only_tells(one.body):
-        raises = isinstance(one.body[-1], ast.Raise)
-        yield from ((leaf, Check(truth, raises)) for leaf, truth in _leaves(one.test, False))
+        test, wanted, error = one.test, True, "AssertionError"
+        calls: tuple[str, ...] = ()
+    elif isinstance(one, ast.If) and not one.orelse and (found := _told_or_raised(one.body)) is not None:
+        test, wanted = one.test, False
+        error, calls = found
+    else:
+        return
+    leaves = [leaf for leaf in _leaves(test, wanted) if not _asks_what_it_is(leaf[0])]
+    several = isinstance(test, ast.BoolOp) or any(isinstance(part, ast.BoolOp) for part in ast.walk(test))
+    if not several or is_pure(test):
+        yield from ((leaf, Check(truth, error, calls)) for leaf, truth in leaves if _at_once(leaf))
 
 
-def _only_tells(body: list[ast.stmt]) -> bool:
-    """Whether statements tell people of something, and raise at the end, or not."""
-    *before, last = body
-    inner = (one for statement in body for one in ast.walk(statement))
-    return (
-        all(map(_tells, before))
-        and (_tells(last) or _names_error(last))
-        and not any(isinstance(one, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom) for one in inner)
-    )
+def _told_or_raised(body: list[ast.stmt]) -> tuple[str, tuple[str, ...]] | None:
+    """The name of the error that statements raise at the end, or "", and those of what tells people before; None where
+    they do more."""
+    calls = [_telling(one) for one in body]
+    error = _raised(body[-1])
+    if not all(calls[:-1]) or not (calls[-1] or error):
+        return None
+    return error, tuple(one for one in calls if one)
 
 
-def _tells(one: ast.stmt) -> bool:
-    if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
-        return bool(_TELLING.fullmatch(ast.unparse(one.value.func)))
-    return isinstance(one, ast.Import)
+def _telling(one: ast.stmt) -> str:
+    """The name of what a statement tells people by, and does nothing else; "" where it does more."""
+    call = one.value if isinstance(one, ast.Expr) else None
+    if not isinstance(call, ast.Call) or any(word.arg in (None, "file") for word in call.keywords):
+        return ""
+    given = [*call.args, *(word.value for word in call.keywords)]
+    named = ast.unparse(call.func)
+    return named if named.replace(".", "").replace("_", "").isalnum() and all(map(is_pure, given)) else ""
 
 
-def _names_error(one: ast.stmt) -> bool:
-    """Whether a statement raises one of ERRORS."""
+def _raised(one: ast.stmt) -> str:
+    """The name of what a statement raises; "" where it does not."""
     raised = one.exc if isinstance(one, ast.Raise) else None
     named = raised.func if isinstance(raised, ast.Call) else raised
-    return isinstance(named, ast.Name) and named.id in ERRORS
+    return named.id if isinstance(named, ast.Name) else ""
 
 
 def _leaves(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
@@ -179,8 +219,20 @@ def _leaves(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
             yield from _leaves(part, wanted)
     elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from _leaves(test.operand, not wanted)
-    elif not (isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn))):
+    else:
         yield test, wanted
+
+
+def _asks_what_it_is(leaf: ast.expr) -> bool:
+    return isinstance(leaf, ast.Compare) and isinstance(leaf.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn))
+
+
+def _at_once(leaf: ast.expr) -> bool:
+    """Whether all that a part of a condition asks is asked, or does nothing else."""
+    inner = list(ast.walk(leaf))
+    chained = any(isinstance(one, ast.Compare) and len(one.ops) > 1 for one in inner)
+    chosen = any(isinstance(one, ast.IfExp | ast.BoolOp | ast.NamedExpr) for one in inner)
+    return not (chained or chosen) or is_pure(leaf)
 
 
 def _is_bool(call: ast.Call) -> bool:

@@ -75,7 +75,8 @@ class Selections(TorchFunctionMode):
         if isinstance(one, tuple | list):
             return tuple(map(self._name, one))
         if not isinstance(one, Tensor):
-            return repr(one) if isinstance(one, int | float | slice | torch.dtype | None) else object()
+            plain = type(one) in (int, float, bool, slice, torch.dtype, type(None))
+            return repr(one) if plain else object()
         name: Hashable
         name, version = self._names.get(one, (None, None))  # type: ignore[no-untyped-call]  # torch does not type it
         if version != one._version:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ class Reader(nn.Module):
         self.stats: dict[str, object] = {}
         self.previous, self.best, self.total = 1.0, 1e9, 0.0
         self.last: float | None = None
-        self.said = ""
+        self.held: object = None
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         h = self.layer(x)
@@ -66,14 +68,14 @@ def two_weights(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) ->
 @right
 def listed(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
     numbers: list[float] = h.mean(0).tolist()
-    divisor: float = 2 + numbers[1] ** 2.0
+    divisor: float = 2 + numbers[1] ** 2
     return loss * numbers[0] - h.sum() / divisor
 
 
 @right
 def whole_numbers(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
     count = int(taken.sum())
-    return loss * (count // 2) + loss * (count % 3) - loss * int(h.detach().sum()) + loss * round(10 * loss.item())
+    return loss * (count // 2) + loss * (count % 3) - loss * int(h.detach().sum()) + loss * round(loss.item())
 
 
 @right
@@ -107,12 +109,9 @@ def kept_for_people(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor
     m.stats["loss"] = round(loss.item(), 3)
     m.stats["perplexity"] = math.exp(loss.item())
     m.stats["outputs"] = h.detach().cpu().numpy()
-    m.stats["mean"] = np.mean(h.detach().cpu().numpy())
-    m.stats["all"] = h.detach().tolist()
     m.total += loss.item() * len(h)
     m.best = min(m.best, float(loss.detach()))
     m.last = loss.item()
-    m.said = f"{loss:.3f}"
     return loss
 
 
@@ -136,7 +135,7 @@ def checked(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Ten
     if math.isnan(loss.item()) or not math.isfinite(float(loss.detach())):
         print("not finite", loss)
         raise FloatingPointError
-    if np.isnan(loss.item()) or np.isinf(h.detach().numpy()).any():
+    if np.isnan(loss.item()):
         raise ValueError(loss)
     assert 0 <= loss.item() <= 1e9
     return loss
@@ -265,6 +264,146 @@ def on_what_numpy_fills(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Te
     held = h * 1
     np.clip(held.detach().numpy(), 0, 1, out=held.detach().numpy())
     return (held * loss).sum()
+
+
+@right
+def made_anew_of_numbers(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    count, share = int(taken.sum()), taken.double().mean().item()
+    torch.tensor(count).add_(1)
+    torch.tensor(share, dtype=torch.float64).add_(1)
+    return loss * count + loss * share
+
+
+@refused
+def on_an_error_of_python(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    count = (h > 100).sum().item()
+    try:
+        return loss / (1 / count)
+    except ZeroDivisionError:
+        return loss
+
+
+@refused
+def on_a_large_number(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    count = int(taken.sum())
+    return loss * (count * count * count % 97)
+
+
+@refused
+def on_a_root(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    number: float = loss.item() ** 0.5
+    return loss * number
+
+
+@refused
+def on_a_part_of_a_check(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    held = [1, 2]
+    if loss.item() > 0.01 and held.pop() > 5:
+        raise ValueError("large")
+    return loss * len(held)
+
+
+@refused
+def on_what_is_told(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    held = [1, 2]
+    if loss.item() > 0.01:
+        print("large", held.pop())
+    return loss * len(held)
+
+
+def _print(held: list[int]) -> None:
+    held.append(1)
+
+
+@refused
+def on_who_tells(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    print, held = _print, [1, 2]
+    if loss.item() > 0.01:
+        print(held)
+    return loss * len(held)
+
+
+def _raising(loss: Tensor) -> float:
+    if loss.item() > 0.01:
+        raise ValueError("large")
+    return 2.0
+
+
+@contextlib.contextmanager
+def _passing() -> Iterator[None]:
+    with contextlib.suppress(ValueError):
+        yield
+
+
+_caught = _passing()(_raising)
+
+
+@refused
+def on_a_decorator(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    return loss * (_caught(loss) or 3.0)
+
+
+@refused
+def on_a_key(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    try:
+        number = max([loss, loss * 2], key=_raising)
+    except ValueError:
+        number = loss * 5
+    return number
+
+
+@refused
+def on_a_closure(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    if m.held is not None:
+        loss = loss * 2
+    number = loss.item()
+    m.held = lambda: number
+    return loss
+
+
+@refused
+def on_what_is_bound(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    if m.held is not None:
+        loss = loss * 2
+    m.held = functools.partial(abs, loss.item())
+    return loss
+
+
+@refused
+def on_a_long_list(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    if m.stats.setdefault("list", [None] * 150)[140] is not None:  # type: ignore[index]
+        loss = loss * 2
+    m.stats["list"][140] = loss.item()  # type: ignore[index]
+    return loss
+
+
+@refused
+def on_a_flag(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    loss = loss * 2 if m.held else loss
+    m.held = taken.any().item()
+    return loss
+
+
+@refused
+def on_a_joined_text(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    return loss * len(f"class {int(taken.sum())}")
+
+
+@refused
+def on_the_text_of_a_tensor(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    return loss * 2 if str(loss).startswith("tensor") else loss
+
+
+@refused
+def on_a_place_that_numpy_writes(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    held = h * 1
+    np.clip(held.detach().numpy(), 0, 1, held.detach().numpy())
+    return (held * loss).sum()
+
+
+@refused
+def on_whole_bounds(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    return loss * (h * 3).long().clamp(min=0.5, max=int(taken.sum())).sum()
 
 
 @refused

@@ -7,6 +7,7 @@ a value was in one run.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from torch import nn
 from placer.errors import UncapturableError
 from placer.tracer.export.state.model_values import KeptNumberError, Plain, Values, attributes, is_of_a_run
 from placer.tracer.export.state.shared_memory import memory_of
-from placer.tracer.lookups.read_numbers import like_read
+from placer.tracer.lookups.read_numbers import kind_of, like_read
 
 _Copy = list[object] | dict[object, object]
 # The attributes of modules that hold hooks: `_forward_hooks`, `_forward_pre_hooks_with_kwargs` and others.
@@ -90,18 +91,13 @@ class Kept:
         """
         modules = dict(model.named_modules())
         undoing: list[Callable[[], object]] = []
+        _require_followed(self.read, modules)
         for name, left in (self.left | self.read).items():
             place, _, key = name.partition("[")
             path, _, attribute = place.rpartition(".")
             own = vars(modules[path]) if path in modules else {}
             holder, entry = (own.get(attribute), self._entry(place, key)) if key else (own, attribute)
-            found = path in modules and isinstance(holder, dict)
-            if name in self.read and not found:
-                raise KeptNumberError(
-                    f"forward keeps {name}, a number that it reads from a tensor, where an export does not follow it; "
-                    "keep it in an attribute of a module, or in a dict there"
-                )
-            if isinstance(holder, dict) and found and not isinstance(holder.get(entry), torch.Tensor):
+            if path in modules and isinstance(holder, dict) and not isinstance(holder.get(entry), torch.Tensor):
                 back = partial(holder.__setitem__, entry, holder[entry]) if entry in holder else None
                 undoing.append(back or partial(holder.pop, entry, None))
                 holder[entry] = _alike(left, device)
@@ -194,6 +190,20 @@ def _elsewhere(old: torch.Tensor, new: torch.Tensor | None) -> bool:
 
 def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy:
     return dict(value) if isinstance(value, dict) else list(value)
+
+
+def _require_followed(read: dict[str, object], modules: dict[str, nn.Module]) -> None:
+    """Numbers that are read of tensors are kept in attributes of modules, or in dicts there by texts, and are no bools,
+    which a model may ask if they are `True`. Raises KeptNumberError."""
+    for name, one in read.items():
+        place, bracket, key = name.partition("[")
+        path, _, attribute = place.rpartition(".")
+        plain = not bracket or re.fullmatch(r"'[^'\\\[\]]*'\]", key)
+        if path not in modules or not attribute.isidentifier() or not plain or kind_of(one) is bool:
+            raise KeptNumberError(
+                f"forward keeps {name}, a number that it reads from a tensor, where an export does not follow it; keep "
+                "a number that is no bool in an attribute of a module, or in a dict there"
+            )
 
 
 def _alike(left: object, device: str | torch.device) -> object:

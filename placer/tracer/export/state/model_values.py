@@ -20,7 +20,7 @@ from torch import nn
 
 from placer.errors import UncapturableError
 from placer.io.usercode import is_own_module
-from placer.tracer.lookups.read_numbers import is_read
+from placer.tracer.lookups.readings import is_read
 
 _OWN = frozenset(vars(nn.Module())) | {"_flat_weights"}  # the parameters of recurrent modules once more
 # Of a long list the first, and of nested ones as many levels.

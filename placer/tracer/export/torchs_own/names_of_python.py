@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType, resolve_bases
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -36,10 +36,6 @@ class InPlaceOf:
         """`issubclass(one, kind)`."""
         return issubclass(one, self.kind)
 
-    def __mro_entries__(self, _: object) -> tuple[type, ...]:
-        """`class Meta(type):`."""
-        return (self.kind,)
-
     def __eq__(self, other: object) -> bool:
         """`type(one) == kind`."""
         return other is self or other is self.kind
@@ -52,19 +48,40 @@ class InPlaceOf:
         """`kind.mro`."""
         return getattr(self.kind, name)
 
-    def __getitem__(self, of: Any) -> Any:
-        """`type[Model]`."""
-        return self.kind[of]  # type: ignore[index]  # as Python says of a kind that takes none
-
     def __or__(self, other: Any) -> Any:
         """`kind | None`."""
         return self.kind | other
 
 
-def made(*given: Any, **keywords: Any) -> Any:
-    """A class: `type(name, bases, names)`."""
-    name, bases, *names = given
-    return type(name, resolve_bases(bases), *names, **keywords)
+def type_that_says(class_of: Callable[[object], type]) -> type:
+    """A class that is `type` to those who make classes by it, and says of one object what `class_of` says."""
+
+    class Kinds(type):
+        def __call__(cls, *given: Any, **keywords: Any) -> Any:
+            if cls is not kind:
+                return super().__call__(*given, **keywords)
+            if len(given) != 1:
+                return made(*given, **keywords)
+            found = class_of(given[0])
+            return kind if found is type else found
+
+        def __instancecheck__(cls, one: object) -> bool:
+            return isinstance(one, type) if cls is kind else type.__instancecheck__(cls, one)
+
+        def __subclasscheck__(cls, one: type) -> bool:
+            return issubclass(one, type) if cls is kind else type.__subclasscheck__(cls, one)
+
+        def __eq__(cls, other: object) -> bool:
+            return other is cls or (cls is kind and other is type)
+
+        def __hash__(cls) -> int:
+            return hash(type) if cls is kind else type.__hash__(cls)
+
+    def made(name: str, bases: tuple[type, ...], names: Names, **keywords: Any) -> type:
+        return type(name, tuple(type if base is kind else base for base in bases), names, **keywords)
+
+    kind = Kinds("type", (type,), {})
+    return kind
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +15,9 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from placer.errors import UncapturableError
 from placer.io.usercode import calling_line
-from placer.tracer.export.torchs_own.names_of_python import InPlaceOf, made, named, names_of_people
-from placer.tracer.lookups.read_numbers import Read
+from placer.tracer.export.torchs_own.names_of_python import named, names_of_people, type_that_says
+from placer.tracer.lookups.read_numbers import kind_of
+from placer.tracer.lookups.readings import is_read
 from placer.tracer.selections.selected import is_selected, refused
 
 
@@ -26,17 +26,14 @@ def own_classes(model: nn.Module, loss_fn: Callable[..., object] | None) -> Iter
     """In the body `type(x)` is, to the code of people, what it is where nothing is exported."""
     odd = frozenset(type(one) for one in model.parameters()) - {nn.Parameter}
 
-    def asked(*given: Any, **keywords: Any) -> Any:
-        if len(given) != 1:
-            return made(*given, **keywords)
-        one = given[0]
+    def asked(one: object) -> type:
         if is_selected(one):
             refused("type()")
-        if type(one) is Read:
-            return one.kind
+        if is_read(one):
+            return kind_of(one)
         return _class_of(one, odd) if isinstance(one, FakeTensor | FunctionalTensor) else type(one)
 
-    with named(names_of_people(model, loss_fn), {"type": InPlaceOf(type, asked)}):
+    with named(names_of_people(model, loss_fn), {"type": type_that_says(asked)}):
         yield
 
 

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import linecache
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
@@ -20,24 +21,28 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
+from placer.io.usercode import is_of_users
 from placer.tracer.export.torchs_own.names_of_python import InPlaceOf, named, names_of_model
-from placer.tracer.lookups.read_numbers import OF_MATH, Read, ReadArray, Told, converted, larger, made_of, read
+from placer.tracer.lookups.callers import asking
+from placer.tracer.lookups.number_functions import OF_MATH, converted, larger, made_of
+from placer.tracer.lookups.read_numbers import KINDS, Read, array_of, read, told
+from placer.tracer.lookups.readings import Readings, is_read
 
 # Elements of what `tolist` gives that are followed.
 _MOST = 64
-_READING = frozenset({"item", "tolist", "numpy", "__format__", "__bool__", "__float__", "__int__", "__index__"})
+_READING = frozenset(
+    {"item", "tolist", "numpy", "__format__", "__bool__", "__float__", "__int__", "__index__", "__repr__"}
+)
 _REPLACED = frozenset({"float", "int", "max", "min"})
 
 
 class Reading(TorchFunctionMode):
-    """While it is entered, forward reads `Read` of tensors.
+    """While it is entered, forward reads `Read` of tensors, of which `readings` takes note, also of what is asked of
+    tensors that have no values and a model may catch."""
 
-    refused: what was refused of what was read, or asked of tensors that have no values: a model may catch it.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, readings: Readings) -> None:
         super().__init__()
-        self.refused: list[Exception] = []
+        self._readings = readings
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
@@ -46,36 +51,36 @@ class Reading(TorchFunctionMode):
         """Calls it, or reads."""
         name = getattr(func, "__name__", "")
         if name in _READING and args and _is_exported(args[0]):
-            if name == "item" and args[0].numel() == 1:
-                return read(args[0], self.refused)
-            if name == "tolist":
-                return self._listed(args[0])
-            if name in ("numpy", "__format__"):
-                return ReadArray(args[0], self.refused) if name == "numpy" else Told("?", self.refused)
-            return self._asked(func, args, kwargs or {})
-        if name in ("tensor", "as_tensor") and args and any(type(one) is Read for one in _pytree.tree_leaves(args[0])):
-            return made_of(*args, **(kwargs or {}))
+            return self._asked(name, func, args, kwargs or {})
+        if name in ("tensor", "as_tensor") and args and any(map(is_read, _pytree.tree_leaves(args[0]))):
+            return made_of(self._readings, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def number(self, kind: type[float] | type[int], *given: Any, **keywords: Any) -> Any:
         """`float(...)`, `int(...)`."""
         one: Any = given[0] if len(given) == 1 and not keywords else None
-        if type(one) is not Read and _is_exported(one) and one.numel() == 1:
-            one = read(one, self.refused)
+        if _is_exported(one) and one.numel() == 1:
+            one = read(one, self._readings)
         return converted(one, kind) if type(one) is Read else kind(*given, **keywords)
 
-    def _listed(self, one: Tensor) -> Any:
-        if one.numel() > _MOST:
-            return ReadArray(one, self.refused)
-        return [self._listed(part) for part in one.unbind()] if one.dim() else read(one, self.refused)
-
-    def _asked(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What Python asks of a tensor, which refuses where only values tell."""
+    def _asked(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What Python asks of a tensor."""
+        one = args[0]
+        if name == "item" and one.numel() == 1:
+            return read(one, self._readings)
+        if name in KINDS:
+            many = name == "numpy" or one.numel() > _MOST
+            return array_of(one, KINDS[name], self._readings) if many else self._listed(one)
+        if name == "__format__" or (name == "__repr__" and is_of_users(asking(sys._getframe(1)))):
+            return told(self._readings)
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            self.refused.append(error)
+            self._readings.refused.append(error)
             raise
+
+    def _listed(self, one: Tensor) -> Any:
+        return [self._listed(one[at]) for at in range(len(one))] if one.dim() else read(one, self._readings)
 
 
 def _is_exported(one: Any) -> bool:
