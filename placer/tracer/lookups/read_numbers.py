@@ -41,6 +41,8 @@ _BESIDE = frozenset({
     "clamp_max", "clamp", "clip",
 })  # fmt: skip
 _BOUNDING = ("clamp", "clip")
+# What writes it into the first.
+_INTO = ("setitem", "fill_", "masked_fill", "masked_fill_")
 # The largest whole number that one is multiplied by, once: what is counted stays within 64 bits.
 _LARGEST = 2**20
 # Powers that Python and tensors take alike.
@@ -115,9 +117,10 @@ class Read(_Asked):
         named = dict(kwargs or {})
         readings = next(one for one in _pytree.tree_leaves((args, named)) if is_read(one))._readings
         name = getattr(func, "__name__", "").removeprefix("__").removesuffix("__")
-        tensor = next((arg for arg in args if isinstance(arg, Tensor) and arg.dtype != torch.bool), None)
-        whole = any(type(one) is Read for one in (*args, *named.values()))
-        if tensor is None or name not in _BESIDE or (named and name not in _BOUNDING) or not whole:
+        beside = args[:1] if name in _INTO else args
+        tensor = next((arg for arg in beside if isinstance(arg, Tensor) and arg.dtype != torch.bool), None)
+        alone = any(type(one) is Read for one in (*args, *named.values()))
+        if tensor is None or name not in _BESIDE or (named and name not in _BOUNDING) or not alone:
             return readings.refuse(f"is given to {name}")
         more = {key: _beside(name, tensor, one) for key, one in named.items()}
         return func(*(_beside(name, tensor, one) for one in args), **more)
