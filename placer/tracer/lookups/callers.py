@@ -109,7 +109,7 @@ def _catches(frame: FrameType, *, sure: bool) -> bool:
     name = frame.f_code.co_filename
     if not is_of_users(frame) and not name.startswith("<"):
         return sure and package(frame) not in _PASSING
-    lines = catching(name, of_a_library(frame))
+    lines = catching(name, of_a_library(frame), sure)
     if lines is None or not known(frame):
         return sure
     own = frame.f_code.co_name

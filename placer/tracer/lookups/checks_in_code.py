@@ -106,21 +106,25 @@ def bounds(filename: str) -> Mapping[Place, str]:
 
 
 @functools.lru_cache(maxsize=64)
-def catching(filename: str, of_a_library: bool) -> tuple[range, ...] | None:
+def catching(filename: str, of_a_library: bool, sure: bool = True) -> tuple[range, ...] | None:
     """The lines of a file from which an error may not reach the caller; None where its lines are not known.
 
-    A library's handlers that end by raising only say more of it, and its contexts let errors pass, as torch's do.
+    A library's handlers that end by raising only say more of it, and its contexts let errors pass, as torch's do; where
+    it need not be sure that none ends there, those of others whose names do not say that they suppress some.
     """
     if not linecache.getlines(filename):
         return None
-    found = [one for one in ast.walk(_parsed(filename)) if _may_catch(one, of_a_library)]
+    found = [one for one in ast.walk(_parsed(filename)) if _may_catch(one, of_a_library, sure)]
     kept = [one for one in found if isinstance(one, ast.Try | ast.TryStar | ast.With | ast.AsyncWith)]
     return tuple(range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1) for one in kept)
 
 
-def _may_catch(one: ast.AST, of_a_library: bool) -> bool:
+def _may_catch(one: ast.AST, of_a_library: bool, sure: bool) -> bool:
     if isinstance(one, ast.With | ast.AsyncWith):
-        return not of_a_library and not all(_PASSING.fullmatch(ast.unparse(item.context_expr)) for item in one.items)
+        contexts = [ast.unparse(item.context_expr) for item in one.items]
+        if of_a_library or not sure:
+            return not of_a_library and any("suppress" in text for text in contexts)
+        return not all(map(_PASSING.fullmatch, contexts))
     if not isinstance(one, ast.Try | ast.TryStar):
         return False
     return not of_a_library or not all(isinstance(handler.body[-1], ast.Raise) for handler in one.handlers)
