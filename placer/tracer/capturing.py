@@ -336,7 +336,7 @@ def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
             tuple(entry.name for entry in entries if entry.batched),
             source.example.rows,
         )
-        if wrapper.kept.left or wrapper.kept.read:
+        if wrapper.kept.left:
             _require_alike_later(wrapper, source, lambda rows: _plain(wrapper, source, rows, names, found))
         return made
 

@@ -264,7 +264,7 @@ def test_bounds_of_other_code_are_refused() -> None:
         capture(bad_models.Bounds(), batch={"x": torch.zeros(6, 4)})
 
 
-def test_checks_of_other_code_and_such_as_other_code_may_catch_are_not_passed() -> None:
+def test_checks_that_other_code_may_catch_are_not_passed() -> None:
     class Suppressing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -276,8 +276,6 @@ def test_checks_of_other_code_and_such_as_other_code_may_catch_are_not_passed() 
                 loss = loss + self.part(x, labels)
             return loss
 
-    with pytest.raises(CaptureError, match="Could not guard on data-dependent"):
-        capture(bad_models.Checks(), batch=CLASSES)
     assert [op.kind for _, op in capture(Suppressing(), batch=CLASSES).ops].count("opaque") == 1
 
 

@@ -45,7 +45,7 @@ from placer.tracer.export.unseen import UnseenError, counts_by_values, reads_val
 from placer.tracer.lookups.constant_values import Constants
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
-from placer.tracer.lookups.raising_checks import KEEPING, ChecksPassed
+from placer.tracer.lookups.raising_checks import ChecksPassed
 from placer.tracer.lookups.readings import Readings
 from placer.tracer.lookups.type_names import TypeNames
 from placer.tracer.lookups.value_checks import values_unchecked
@@ -77,11 +77,10 @@ class Training(nn.Module):
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
         with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
             results = self._results(batch)
-        self.passed.update(f"{KEEPING} ({name})" for name in self.kept.read)
-        if self.readings.alive(self.kept.read):
+        if self.readings.alive():
             raise KeptNumberError(
-                "forward keeps a number that it reads from a tensor (.item(), float()) where an export does not follow "
-                "it; keep it in an attribute of a module, or in a dict there, or read it outside of forward"
+                "forward keeps a number that it reads from a tensor (.item(), float()), which an export does not know; "
+                "keep the tensor in a buffer, or read it outside of forward"
             )
         return results
 

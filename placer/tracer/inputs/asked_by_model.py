@@ -9,7 +9,7 @@ from torch import nn
 
 from placer.graph import Graph
 from placer.tracer.export.modes import still_parts
-from placer.tracer.lookups.raising_checks import KEEPING, TELLING
+from placer.tracer.lookups.raising_checks import TELLING
 
 
 def passed_over(model: nn.Module) -> Iterator[str]:
@@ -36,7 +36,7 @@ def of_checks(passed: set[str]) -> Iterator[str]:
     """What is said of a model that looks at values; `passed`: what for, and where, of which the first is told."""
     for what_for in sorted({one.partition(" (")[0] for one in passed}):
         first = min(one for one in passed if one.startswith(what_for))
-        taken = "no run keeps or tells them" if what_for in (TELLING, KEEPING) else "it takes them for right"
+        taken = "no run tells them" if what_for == TELLING else "it takes them for right"
         yield f"a run does not look at values, as the model does {first}: {taken}"
 
 

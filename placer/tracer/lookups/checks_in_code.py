@@ -83,17 +83,6 @@ def is_within(inner: Place, outer: Place) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def asks_for_bools(filename: str) -> bool:
-    """Whether a file asks if something is `True` or `False` itself."""
-    compared = (one for one in ast.walk(_parsed(filename)) if isinstance(one, ast.Compare))
-    return any(
-        isinstance(kind, ast.Is | ast.IsNot) and not (isinstance(other, ast.Constant) and other.value is None)
-        for one in compared
-        for kind, other in zip(one.ops, one.comparators, strict=True)
-    )
-
-
-@functools.lru_cache(maxsize=64)
 def bounds(filename: str) -> Mapping[Place, str]:
     """The names of what a file bounds where it is not finite, by where that is asked."""
     found: dict[Place, str] = {}

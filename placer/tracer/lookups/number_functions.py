@@ -50,16 +50,15 @@ def larger(one: Any, other: Any, sign: int) -> Any:
     """`max(one, other)`, or `min` by a sign of -1, of which one is `Read`: the first of equal ones, as in Python."""
     readings = (one if type(one) is Read else other)._readings
     kinds = {kind_of(one), kind_of(other)}
-    if not kinds <= {int, float}:
-        readings.refuse("is compared with what is no number")
+    if len(kinds) > 1 or not kinds <= {int, float}:
+        readings.refuse("is compared with a number of another kind")
     kind: Kind = float if float in kinds else int
     first, second = numbers_of((one, other), kind)
     if first is None or second is None:
-        return Read(None, kind, readings, mixed=len(kinds) > 1)
+        return Read(None, kind, readings)
     found = torch.where(second > first if sign > 0 else second < first, second, first)
     fresh = all(type(each) is not Read or each._fresh for each in (one, other))
-    mixed = len(kinds) > 1 or any(type(each) is Read and each._mixed for each in (one, other))
-    return Read(found, kind, readings, fresh=fresh, mixed=mixed)
+    return Read(found, kind, readings, fresh=fresh)
 
 
 def of_math(name: str, before: Callable[..., Any]) -> Callable[..., Any]:

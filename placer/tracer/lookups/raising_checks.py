@@ -33,8 +33,7 @@ from placer.tracer.lookups.checks_in_code import Check, Place, bounds, called_ch
 # What asks for the truth of what stands at its place.
 _JUMPS = ("POP_JUMP", "JUMP_IF", "UNARY_NOT", "TO_BOOL")
 #: What checks are for.
-RAISING, BOUNDING = "to raise", "to bound what is not finite"
-TELLING, KEEPING = "to tell of them", "to keep numbers"
+RAISING, TELLING, BOUNDING = "to raise", "to tell of them", "to bound what is not finite"
 # What may ask for it while it runs, as `bool(...)` does.
 _CALLS = ("CALL", "PRECALL")
 

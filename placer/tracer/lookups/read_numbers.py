@@ -2,7 +2,7 @@
 them is computed in the graph.
 
     loss.item()                     Read: a number to the model, of a tensor that the graph computes
-    self.stats["loss"] = ...        kept for people, and by no run
+    self.stats["loss"] = ...        refused: a later step may find it
     loss / max(1, n.item())         computed of tensors
     if loss.item() > best:          refused, but where nothing hangs on it (`raising_checks`)
 
@@ -21,9 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from placer.io.usercode import is_of_users
 from placer.tracer.lookups.callers import asking, is_caught, is_told
-from placer.tracer.lookups.checks_in_code import asks_for_bools
 from placer.tracer.lookups.readings import Readings, WasRead, is_read
 
 Kind = type[float] | type[int] | type[bool]
@@ -90,23 +88,14 @@ class _Asked(WasRead):
 
 class Read(_Asked):
     """A number of a tensor. _number: int64, float64 or bool, (). _fresh: whether it is the tensor's own, of which
-    nothing was computed yet. _mixed: whether it may be of another kind."""
+    nothing was computed yet."""
 
-    __slots__ = ("_fresh", "_mixed")
+    __slots__ = ("_fresh",)
     _kind: Kind
 
-    def __init__(
-        self, number: Tensor | None, kind: Kind, readings: Readings, *, fresh: bool = False, mixed: bool = False
-    ) -> None:
-        self._number, self._kind, self._readings, self._fresh, self._mixed = number, kind, readings, fresh, mixed
+    def __init__(self, number: Tensor | None, kind: Kind, readings: Readings, *, fresh: bool = False) -> None:
+        self._number, self._kind, self._readings, self._fresh = number, kind, readings, fresh
         readings.note(self)
-
-    @property  # type: ignore[misc]  # as above
-    def __class__(self) -> type:
-        """What `isinstance` hears: a number, as in eager."""
-        if self._mixed and is_of_users(sys._getframe(1)):
-            self._readings.refuse("is asked what it is")
-        return self._kind
 
     @classmethod
     def __torch_function__(
@@ -181,13 +170,6 @@ def told(readings: Readings) -> str:
     return "?"
 
 
-def like_read(one: object) -> object:
-    """What was read, as another step finds it: nothing is known of it."""
-    if type(one) is Read:
-        return Read(None, one._kind, Readings())
-    return ReadArray(None, one._kind, Readings()) if type(one) is ReadArray else one
-
-
 def kind_of(one: object) -> type:
     """What it is to the model, of a number that was read too."""
     return one._kind if isinstance(one, _Asked) else type(one)
@@ -200,9 +182,7 @@ def read(tensor: Tensor, readings: Readings) -> Read:
         readings.refuse("is read where errors may be caught")
     number = tensor.detach().reshape(())
     if number.dtype == torch.bool:
-        if frame is not None and asks_for_bools(frame.f_code.co_filename):
-            readings.refuse("is a bool, in a file that asks whether something is True")
-        return Read(number.clone(), bool, readings, fresh=True)
+        readings.refuse("is a bool, of which a model may ask whether it is True")
     if number.is_floating_point():
         return Read(number.to(torch.float64, copy=True), float, readings, fresh=True)
     return Read(number.to(torch.int64, copy=True), int, readings, fresh=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import NoReturn
 
 
@@ -22,10 +21,9 @@ class Readings:
         """Take note of what was read, to see what becomes of it."""
         self._read.append(weakref.ref(one))
 
-    def alive(self, known: Mapping[str, object]) -> bool:
-        """Whether something that was read is still held, where it is not `known` to be."""
-        kept = {id(one) for one in known.values()}
-        return any(one() is not None and id(one()) not in kept for one in self._read)
+    def alive(self) -> bool:
+        """Whether something that was read is still held."""
+        return any(one() is not None for one in self._read)
 
     def refuse(self, what: str) -> NoReturn:
         """Raises ReadError."""

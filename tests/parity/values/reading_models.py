@@ -56,7 +56,7 @@ def divided_by_a_count(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Ten
 
 @right
 def divided_by_a_count_of_a_selection(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
-    return e[taken].sum() / max(taken.sum().item(), 1.0)
+    return e[taken].sum() / max(taken.sum().item(), 1)
 
 
 @right
@@ -81,7 +81,7 @@ def whole_numbers(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) 
 @right
 def of_math(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
     root = math.sqrt(float(h.detach().abs().max()))
-    return loss * math.exp(-loss.item()) * root * min(loss.item(), 1, abs(h.min().item()))
+    return loss * math.exp(-loss.item()) * root * min(loss.item(), 1.0, abs(h.min().item()))
 
 
 @right
@@ -101,10 +101,10 @@ def below_the_mean(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor)
 def what_it_is(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
     number = loss.item()
     plain = isinstance(number, float) and not isinstance(number, Tensor) and not hasattr(number, "item")
-    return loss * 2 if plain and number is not None and isinstance(taken.any().item(), bool) else loss
+    return loss * 2 if plain and number is not None else loss
 
 
-@right
+@refused
 def kept_for_people(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
     m.stats["loss"] = round(loss.item(), 3)
     m.stats["perplexity"] = math.exp(loss.item())
@@ -420,11 +420,6 @@ def on_classes(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> 
 def counting() -> Reader:
     """Divides by how many labels it takes."""
     return Reader(divided_by_a_count)
-
-
-def keeping() -> Reader:
-    """Keeps numbers for people."""
-    return Reader(kept_for_people)
 
 
 def checking() -> Reader:

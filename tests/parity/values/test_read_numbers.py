@@ -47,9 +47,8 @@ def test_what_hangs_on_values_is_refused_with_its_line(name: str) -> None:
         capture(Reader(REFUSED[name]).double(), batch=next(batches(1)))
 
 
-def test_what_no_run_tells_keeps_or_checks_is_said() -> None:
+def test_what_no_run_tells_or_checks_is_said() -> None:
     notes = {name: " ".join(capture(Reader(RIGHT[name]).double(), batch=next(batches(1))).notes) for name in RIGHT}
-    assert "to keep numbers (best): no run keeps or tells them" in notes["kept_for_people"]
     assert "to tell of them (reading_models.py:" in notes["told"]
     assert "to raise (reading_models.py:" in notes["checked"]
     assert "does not look at values" not in notes["divided_by_a_count"]
@@ -57,7 +56,6 @@ def test_what_no_run_tells_keeps_or_checks_is_said() -> None:
 
 LAYOUTS: dict[tuple[str, str], dict[str, object]] = {
     ("counting", "replicas"): {"data": 2, "microbatches": 2},
-    ("keeping", "replicas"): {"data": 2, "microbatches": 1},
     ("checking", "cut"): {"tensor": 2},
 }
 

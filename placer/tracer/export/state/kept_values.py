@@ -7,7 +7,6 @@ a value was in one run.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,9 +16,8 @@ import torch
 from torch import nn
 
 from placer.errors import UncapturableError
-from placer.tracer.export.state.model_values import KeptNumberError, Plain, Values, attributes, is_of_a_run
+from placer.tracer.export.state.model_values import Plain, Values, attributes
 from placer.tracer.export.state.shared_memory import memory_of
-from placer.tracer.lookups.read_numbers import kind_of, like_read
 
 _Copy = list[object] | dict[object, object]
 # The attributes of modules that hold hooks: `_forward_hooks`, `_forward_pre_hooks_with_kwargs` and others.
@@ -32,8 +30,7 @@ class Kept:
 
     changes: what the last run changed, and how many rows it had. known, replaced: tensors that runs found, and those of
     them that they left others in place of, read or not. moved: the replaced, where the other lies on another device.
-    left: tensors where before a run there were none. read: numbers that the last run read of tensors and left. plain,
-    lists: what the last run left.
+    left: tensors where before a run there were none. plain, lists: what the last run left.
     """
 
     changes: dict[str, Plain] = field(default_factory=dict)
@@ -42,7 +39,6 @@ class Kept:
     replaced: dict[int, str] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     left: dict[str, torch.Tensor] = field(default_factory=dict)
-    read: dict[str, object] = field(default_factory=dict)
     plain: dict[str, Plain] = field(default_factory=dict)
     lists: dict[str, _Copy] = field(default_factory=dict)
 
@@ -60,7 +56,6 @@ class Kept:
         self.replaced |= {id(old): name for name, old in before.tensors.items() if after.tensors.get(name) is not old}
         self.moved |= {id(old) for name, old in before.tensors.items() if _elsewhere(old, after.tensors.get(name))}
         self.left |= {name: new for name, new in after.tensors.items() if name not in before.tensors}
-        self.read = {name: one for name, one in after.read.items() if before.read.get(name) is not one}
         self.changes, self.rows = {name: now for name, (_, now) in changed.items()}, rows
         self.plain |= {name: now for name, (_, now) in changed.items() if name in after.plain}
         self.lists |= {name: _copied(one) for name, one in after.lists.items() if isinstance(one, list | deque | dict)}
@@ -80,27 +75,23 @@ class Kept:
                 if isinstance(value, list | deque) and isinstance(kept, list):
                     value.clear()
                     value.extend(kept)
-                elif isinstance(value, dict) and isinstance(kept, dict) and not any(map(is_of_a_run, kept.values())):
+                elif isinstance(value, dict) and isinstance(kept, dict) and not any(map(_is_tensor, kept.values())):
                     value.update(kept)
 
     @contextlib.contextmanager
     def as_left(self, model: nn.Module, device: str | torch.device) -> Iterator[bool]:
-        """In the body attributes and dicts hold tensors like those that runs left, and numbers; whether there are any.
-
-        Raises KeptNumberError where numbers are kept elsewhere.
-        """
+        """In the body attributes and dicts hold tensors like those that runs left; whether there are any."""
         modules = dict(model.named_modules())
         undoing: list[Callable[[], object]] = []
-        _require_followed(self.read, modules)
-        for name, left in (self.left | self.read).items():
+        for name, tensor in self.left.items():
             place, _, key = name.partition("[")
             path, _, attribute = place.rpartition(".")
             own = vars(modules[path]) if path in modules else {}
             holder, entry = (own.get(attribute), self._entry(place, key)) if key else (own, attribute)
-            if path in modules and isinstance(holder, dict) and not isinstance(holder.get(entry), torch.Tensor):
+            if path in modules and isinstance(holder, dict) and not _is_tensor(holder.get(entry)):
                 back = partial(holder.__setitem__, entry, holder[entry]) if entry in holder else None
                 undoing.append(back or partial(holder.pop, entry, None))
-                holder[entry] = _alike(left, device)
+                holder[entry] = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device=device)
         try:
             yield bool(undoing)
         finally:
@@ -192,22 +183,5 @@ def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy
     return dict(value) if isinstance(value, dict) else list(value)
 
 
-def _require_followed(read: dict[str, object], modules: dict[str, nn.Module]) -> None:
-    """Numbers that are read of tensors are kept in attributes of modules, or in dicts there by texts, and are no bools,
-    which a model may ask if they are `True`. Raises KeptNumberError."""
-    for name, one in read.items():
-        place, bracket, key = name.partition("[")
-        path, _, attribute = place.rpartition(".")
-        plain = not bracket or re.fullmatch(r"'[^'\\\[\]]*'\]", key)
-        if path not in modules or not attribute.isidentifier() or not plain or kind_of(one) is bool:
-            raise KeptNumberError(
-                f"forward keeps {name}, a number that it reads from a tensor, where an export does not follow it; keep "
-                "a number that is no bool in an attribute of a module, or in a dict there"
-            )
-
-
-def _alike(left: object, device: str | torch.device) -> object:
-    """What a run left, as another run finds it, of which nothing is known but its kind and size."""
-    if isinstance(left, torch.Tensor):
-        return torch.zeros(tuple(left.shape), dtype=left.dtype, device=device)
-    return like_read(left)
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)

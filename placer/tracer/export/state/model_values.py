@@ -40,14 +40,12 @@ class KeptNumberError(UncapturableError):
 
 @dataclass(slots=True)
 class Values:
-    """Plain values, tensors and numbers read of tensors by where they are kept, and lists, dicts and the like with
-    their sizes."""
+    """Plain values and tensors by where they are kept, and lists, dicts and the like with their sizes."""
 
     plain: dict[str, Plain] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     lists: dict[str, Sized] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    read: dict[str, object] = field(default_factory=dict)
 
     def changed(self, after: Values) -> dict[str, tuple[Plain, Plain]]:
         """What changed until `after`: plain values, and the sizes of lists that are still the same lists."""
@@ -140,10 +138,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _gather(name: str, value: object, found: Values, seen: set[int], depth: int) -> None:
-    if is_read(value):
-        found.read[name] = value
-        return
-    if isinstance(value, torch.SymFloat | torch.SymInt | torch.SymBool):
+    if is_read(value) or isinstance(value, torch.SymFloat | torch.SymInt | torch.SymBool):
         raise KeptNumberError(
             f"forward keeps {name}, a number that it reads from a tensor (.item(), float()), which an export does not "
             "know; keep the tensor in a buffer, or read it outside of forward"
@@ -161,7 +156,7 @@ def _gather(name: str, value: object, found: Values, seen: set[int], depth: int)
         if isinstance(value, list | set | deque | dict):
             found.lists[name] = value
             # A dict of tensors is a cache or a log: what is in it is looked at, not how much there is.
-            cache = isinstance(value, dict) and any(map(is_of_a_run, value.values()))
+            cache = isinstance(value, dict) and any(isinstance(one, torch.Tensor) for one in value.values())
             found.sizes[name] = -1 if cache else len(value)
         for inner, one in islice(_inside(name, value), _MOST):
             _gather(inner, one, found, seen, depth + 1)
@@ -181,11 +176,6 @@ def _inside(name: str, value: object) -> Iterator[tuple[str, object]]:
             cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
             yield from ((f"{name}, its {free}", cell.cell_contents) for free, cell in cells if _is_filled(cell))
         yield from ((f"{name}.{one}", inner) for one, inner in list(getattr(value, "__dict__", {}).items()))
-
-
-def is_of_a_run(value: object) -> bool:
-    """Whether it is a tensor, or was read of one: another in every step."""
-    return isinstance(value, torch.Tensor) or is_read(value)
 
 
 def _is_filled(cell: CellType) -> bool:
