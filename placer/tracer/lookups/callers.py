@@ -12,7 +12,7 @@ from itertools import islice
 from types import FrameType
 
 from placer.io.usercode import is_of_users
-from placer.tracer.lookups.checks_in_code import catching, is_what_runs, is_within, tellings
+from placer.tracer.lookups.checks_in_code import catching, checks, is_what_runs, is_within, tellings
 
 # Packages of models whose checks are known to be no more than that.
 LIBRARIES = frozenset({"transformers", "torchaudio", "torchvision", "diffusers", "timm"})
@@ -69,6 +69,14 @@ def is_told(frame: FrameType | None) -> bool:
         return False
     place = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     return any(is_within(place, told) and tells(by, frame) for told, by in tellings(frame.f_code.co_filename))
+
+
+def is_checked(frame: FrameType | None) -> bool:
+    """Whether the frame asks for what a check asks, on which nothing but an error hangs, or what people are told."""
+    if frame is None or not known(frame):
+        return False
+    place = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return any(is_within(place, leaf) for leaf in checks(frame.f_code.co_filename))
 
 
 def tells(named: str, frame: FrameType) -> bool:

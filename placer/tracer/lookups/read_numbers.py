@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from placer.tracer.lookups.callers import asking, is_caught, is_told
+from placer.tracer.lookups.callers import asking, is_caught, is_checked, is_told
 from placer.tracer.lookups.readings import Readings, WasRead, is_read
 
 Kind = type[float] | type[int] | type[bool]
@@ -95,6 +95,8 @@ class Read(_Asked):
 
     def __init__(self, number: Tensor | None, kind: Kind, readings: Readings, *, fresh: bool = False) -> None:
         self._number, self._kind, self._readings, self._fresh = number, kind, readings, fresh
+        if kind is bool and not is_checked(asking(sys._getframe(1))):
+            readings.refuse("is a bool, of which a model may ask whether it is True")
         readings.note(self)
 
     @classmethod
@@ -122,13 +124,9 @@ class Read(_Asked):
         whole = None if number is None else torch.round(number.to(torch.float64)).to(torch.int64)
         return Read(whole, int, self._readings)
 
-    def __array_ufunc__(self, function: Any, method: str, *given: Any, **named: Any) -> Any:
-        """What numpy makes of it: whether it is finite."""
-        name = getattr(function, "__name__", "")
-        if name not in ("isnan", "isinf", "isfinite") or method != "__call__" or len(given) != 1 or named:
-            self._readings.refuse(f"is given to numpy's {name}")
-        number = None if self._number is None else getattr(torch, name)(self._number)
-        return Read(number, bool, self._readings)
+    def __array_ufunc__(self, function: Any, *given: Any, **named: Any) -> NoReturn:
+        """What numpy makes of it is not known."""
+        self._readings.refuse(f"is given to numpy's {getattr(function, '__name__', '')}")
 
 
 class ReadArray(_Asked):
@@ -182,7 +180,7 @@ def read(tensor: Tensor, readings: Readings) -> Read:
         readings.refuse("is read where errors may be caught")
     number = tensor.detach().reshape(())
     if number.dtype == torch.bool:
-        readings.refuse("is a bool, of which a model may ask whether it is True")
+        return Read(number.clone(), bool, readings, fresh=True)
     if number.is_floating_point():
         return Read(number.to(torch.float64, copy=True), float, readings, fresh=True)
     return Read(number.to(torch.int64, copy=True), int, readings, fresh=True)

@@ -132,11 +132,9 @@ def checked(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Ten
         assert torch.isfinite(h).all(), "not finite"
     if torch.isnan(loss):
         raise ValueError(f"loss {loss}")
-    if math.isnan(loss.item()) or not math.isfinite(float(loss.detach())):
+    if math.isnan(loss.item()) or taken.isnan().any().item() or not math.isfinite(float(loss.detach())):
         print("not finite", loss)
         raise FloatingPointError
-    if np.isnan(loss.item()):
-        raise ValueError(loss)
     assert 0 <= loss.item() <= 1e9
     return loss
 
@@ -405,6 +403,24 @@ def on_a_place_that_numpy_writes(m: Reader, h: Tensor, e: Tensor, loss: Tensor, 
 @refused
 def on_whole_bounds(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
     return loss * (h * 3).long().clamp(min=0.5, max=int(taken.sum())).sum()
+
+
+@refused
+def on_whether_it_is_true(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    return loss * 2 if taken.any().item() is True else loss
+
+
+@refused
+def on_a_comparison(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    match loss.item() > 0:
+        case True:
+            return loss * 2
+    return loss
+
+
+@refused
+def on_what_numpy_says(m: Reader, h: Tensor, e: Tensor, loss: Tensor, taken: Tensor) -> Tensor:
+    return loss * 2 if np.isfinite(loss.item()) is np.True_ else loss
 
 
 @refused

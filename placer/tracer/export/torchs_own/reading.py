@@ -50,7 +50,8 @@ class Reading(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Calls it, or reads."""
         name = getattr(func, "__name__", "")
-        if name in _READING and args and _is_exported(args[0]):
+        texts = name in ("__format__", "__repr__") and args and isinstance(args[0], FakeTensor)
+        if texts or (name in _READING and args and _is_exported(args[0])):
             return self._asked(name, func, args, kwargs or {})
         if name in ("tensor", "as_tensor") and args and any(map(is_read, _pytree.tree_leaves(args[0]))):
             return made_of(self._readings, *args, **(kwargs or {}))
