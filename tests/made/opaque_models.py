@@ -143,7 +143,7 @@ class Told(nn.Module):
         super().__init__()
         self.layer = nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x: torch.Tensor, busy: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, busy: float) -> torch.Tensor:
         return torch.relu(self.layer(x)) if busy else x
 
 
@@ -155,7 +155,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Told() for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        busy = (x > 0).flatten().any().item()
+        busy = (x > 0).flatten().sum().item()
         for layer in self.layers:
             x = layer(x, busy)
         return x
