@@ -227,6 +227,15 @@ def of_a_library(how: str = "", name: str = "Checks") -> nn.Module:
     return made
 
 
+def test_texts_that_a_library_makes_of_tensors_are_for_people() -> None:
+    """As transformers makes them for checks of image tokens; what becomes of other people's is not known."""
+    model = of_a_library("told")
+    (traced,) = trace(model, CLASSES).module(*CLASSES.values())
+    assert torch.equal(traced, model(**CLASSES))
+    with pytest.raises(CaptureError, match="is made a text"):
+        capture(bad_models.Checks("told"), batch=CLASSES)
+
+
 def test_checks_of_a_library_that_only_raise_are_passed() -> None:
     model = of_a_library()
     (traced,) = trace(model, CLASSES).module(*CLASSES.values())

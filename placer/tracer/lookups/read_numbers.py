@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from placer.tracer.lookups.callers import asking, is_caught, is_checked, is_told
+from placer.tracer.lookups.callers import asking, is_caught, is_checked, is_told, of_a_library
 from placer.tracer.lookups.readings import Readings, WasRead, is_read
 
 Kind = type[float] | type[int] | type[bool]
@@ -162,8 +162,9 @@ def without_read(given: list[object]) -> list[object]:
 
 
 def told(readings: Readings) -> str:
-    """The text of what is not known, where people are told it."""
-    if not is_told(asking(sys._getframe(1))):
+    """The text of what is not known, where people are told it: of the texts of a library of models no more becomes."""
+    frame = asking(sys._getframe(1))
+    if not is_told(frame) and not (frame is not None and of_a_library(frame)):
         readings.refuse("is made a text")
     return "?"
 

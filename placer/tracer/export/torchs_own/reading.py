@@ -23,7 +23,7 @@ from torch.utils import _pytree
 
 from placer.io.usercode import is_of_users
 from placer.tracer.export.torchs_own.names_of_python import InPlaceOf, named, names_of_model
-from placer.tracer.lookups.callers import asking
+from placer.tracer.lookups.callers import asking, package
 from placer.tracer.lookups.number_functions import OF_MATH, converted, larger, made_of
 from placer.tracer.lookups.read_numbers import KINDS, Read, array_of, read, told
 from placer.tracer.lookups.readings import Readings, is_read
@@ -65,14 +65,15 @@ class Reading(TorchFunctionMode):
         return converted(one, kind) if type(one) is Read else kind(*given, **keywords)
 
     def _asked(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What Python asks of a tensor."""
-        one = args[0]
-        if name == "item" and one.numel() == 1:
+        """What Python asks of a tensor. torch's own checks have what an export gives them, which it holds."""
+        one, frame = args[0], asking(sys._getframe(1))
+        checked = frame is not None and package(frame) == "torch" and frame.f_code.co_name.startswith("_check")
+        if name == "item" and one.numel() == 1 and not checked:
             return read(one, self._readings)
         if name in KINDS:
             many = name == "numpy" or one.numel() > _MOST
             return array_of(one, KINDS[name], self._readings) if many else self._listed(one)
-        if name == "__format__" or (name == "__repr__" and is_of_users(asking(sys._getframe(1)))):
+        if name == "__format__" or (name == "__repr__" and is_of_users(frame)):
             return told(self._readings)
         try:
             return func(*args, **kwargs)
