@@ -104,7 +104,7 @@ def name_of_users(module: str) -> bool:
 def is_own_module(name: str) -> bool:
     """Whether a module of this name is a person's own: neither torch's, Python's nor installed."""
     file = str(getattr(sys.modules.get(name), "__file__", None) or "")
-    return name.split(".")[0] not in _FOREIGN and not any(part in file for part in _INSTALLED)
+    return name_of_users(name) and not any(part in file for part in _INSTALLED)
 
 
 _REFERENCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")

@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
 from torch import fx, nn
@@ -27,7 +26,6 @@ from placer.io.usercode import source_line
 from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.state.kept_values import Kept, untouched
-from placer.tracer.export.state.model_values import KeptNumberError
 from placer.tracer.export.state.module_state import state_written
 from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
 from placer.tracer.export.torchs_own.failures import (
@@ -78,7 +76,7 @@ class Training(nn.Module):
         with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
             results = self._results(batch)
         if self.readings.alive():
-            raise KeptNumberError(
+            raise UncapturableError(
                 "forward keeps a number that it reads from a tensor (.item(), float()), which an export does not know; "
                 "keep the tensor in a buffer, or read it outside of forward"
             )
@@ -152,10 +150,6 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
         module = _exported(wrapper, batch, None, training)
         if counts_by_values(module):
             module = _selecting(wrapper, batch, training) or module
-        if reads_values(module):
-            module = _reading(wrapper, batch, training) or module
-    except KeptNumberError as error:
-        module = _reading(wrapper, batch, training) or _raised(error)
     except PlacerError:
         raise
     except Exception as error:
@@ -166,7 +160,7 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
             _told(wrapper, batch, error, training)
             or _with_numbers_known(wrapper, batch, error, training)
             or (_selecting(wrapper, batch, training) if depends_on_values(error) else None)
-            or (_reading(wrapper, batch, training) if reads_numbers(error) else None)
+            or (_selecting(wrapper, batch, training, numbers=True) if reads_numbers(error) else None)
             or _with_default_device(wrapper, batch, error, training)
         )
     if not isinstance(module, fx.GraphModule):
@@ -207,29 +201,16 @@ def _looked_into(
 
 
 def _selecting(
-    wrapper: Training, batch: dict[str, torch.Tensor], training: bool, device: torch.device | None = None
-) -> nn.Module | None:
-    """The model where what masks select is summed, averaged or a loss; None where something else becomes of it."""
+    wrapper: Training, batch: dict[str, torch.Tensor], training: bool, device: torch.device | None = None,
+    numbers: bool = False,
+) -> nn.Module | None:  # fmt: skip
+    """The model where what masks select is summed, averaged or a loss, and numbers that are read are computed with;
+    None where something else becomes of it. numbers: see `_exported`."""
     REFUSED.clear()
     with contextlib.suppress(Exception):
-        made = _exported(wrapper, batch, device, training, _selections(wrapper))
-        return None if counts_by_values(made) or REFUSED else made
+        made = _exported(wrapper, batch, device, training, _selections(wrapper), numbers)
+        return None if counts_by_values(made) or REFUSED or (numbers and reads_values(made)) else made
     return None
-
-
-def _reading(
-    wrapper: Training, batch: dict[str, torch.Tensor], training: bool, device: torch.device | None = None
-) -> nn.Module | None:
-    """The model where numbers are read of tensors, of which the graph computes; None where it takes their values."""
-    REFUSED.clear()
-    with contextlib.suppress(Exception):
-        made = _exported(wrapper, batch, device, training, _selections(wrapper), numbers=True)
-        return None if counts_by_values(made) or reads_values(made) or REFUSED else made
-    return None
-
-
-def _raised(error: PlacerError) -> NoReturn:
-    raise error
 
 
 def _selections(wrapper: Training) -> Selections:
@@ -288,7 +269,7 @@ def _with_default_device(
         raise
     except Exception as other:
         found = _selecting(wrapper, batch, training, meta) if depends_on_values(other) else None
-        found = found or (_reading(wrapper, batch, training, meta) if reads_numbers(other) else None)
+        found = found or (_selecting(wrapper, batch, training, meta, numbers=True) if reads_numbers(other) else None)
         if found is None:
             raise capture_error(wrapper.model, batch, error) from error
         return found

@@ -33,6 +33,7 @@ from placer.tracer.export.torchs_own.autocast_regions import (
     left_where_enabled,
     made_for_meta,
 )
+from placer.tracer.export.torchs_own.checkpoints import run_once
 from placer.tracer.export.torchs_own.inference import INFERENCE
 from placer.tracer.export.torchs_own.outside import dynamo_remembered, replaced_in_export
 
@@ -212,12 +213,10 @@ def _require_no_backward_of_its_own(kind: type, arguments: object) -> None:
     _refuse(f"{kind.__name__}, an autograd.Function, whose backward")
 
 
-def _run_in_checkpoint(model: nn.Module, run: object, _keeps_random_state: object, *given: object) -> object:
-    """torch's older way gives gradients only where an argument has one."""
+def _run_in_checkpoint(model: nn.Module, run: object, keeps_random_state: object, *given: object) -> object:
     assert callable(run)
-    trained = any(isinstance(one, torch.Tensor) and one.requires_grad for one in given)
-    with _no_buffer_written(model), contextlib.nullcontext() if trained else torch.no_grad():
-        return run(*given)
+    with _no_buffer_written(model):
+        return run_once(run, keeps_random_state, *given)
 
 
 def _checkpointed(model: nn.Module, _: object) -> Callable[..., Iterator[None]]:

@@ -12,7 +12,7 @@ from itertools import islice
 from types import FrameType
 
 from placer.io.usercode import is_of_users
-from placer.tracer.lookups.checks_in_code import catching, checks, is_what_runs, is_within, tellings
+from placer.tracer.lookups.checks_in_code import Place, catching, checks, is_what_runs, is_within, tellings
 
 # Packages of models whose checks are known to be no more than that.
 LIBRARIES = frozenset({"transformers", "torchaudio", "torchvision", "diffusers", "timm"})
@@ -67,7 +67,7 @@ def is_told(frame: FrameType | None) -> bool:
     """Whether the frame runs a statement that tells people of something, and does nothing else."""
     if frame is None or not known(frame):
         return False
-    place = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    place = _place(frame)
     return any(is_within(place, told) and tells(by, frame) for told, by in tellings(frame.f_code.co_filename))
 
 
@@ -75,8 +75,13 @@ def is_checked(frame: FrameType | None) -> bool:
     """Whether the frame asks for what a check asks, on which nothing but an error hangs, or what people are told."""
     if frame is None or not known(frame):
         return False
-    place = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    place = _place(frame)
     return any(is_within(place, leaf) for leaf in checks(frame.f_code.co_filename))
+
+
+def _place(frame: FrameType) -> Place:
+    """Where what the frame's instruction is of stands."""
+    return next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
 
 
 def tells(named: str, frame: FrameType) -> bool:
@@ -85,7 +90,7 @@ def tells(named: str, frame: FrameType) -> bool:
     found = _named(first, frame)
     for name in rest[:-1]:
         found = getattr(found, name, None)
-    if rest and type(found) in (logging.Logger, logging.RootLogger, type(logging.getLogger())):
+    if rest and type(found) in (logging.Logger, logging.RootLogger):
         return hasattr(logging, rest[-1])
     found = getattr(found, rest[-1], None) if rest else found
     return any(found is one for one in (*_TELLING, getattr(builtins, "exit", None), getattr(builtins, "quit", None)))

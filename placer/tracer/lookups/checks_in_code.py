@@ -51,7 +51,7 @@ def checks(filename: str) -> Mapping[Place, Check]:
     Where Python says of a jump only the statement that it is of, all that the statement asks must pass alike.
     """
     found: dict[Place, Check] = {}
-    for one in ast.walk(_parsed(filename)):
+    for one in ast.walk(parsed(filename)):
         asked = {_place(leaf): check for leaf, check in _asked(one)}
         found.update(asked)
         if isinstance(one, ast.stmt) and len(set(asked.values())) == 1:
@@ -62,14 +62,14 @@ def checks(filename: str) -> Mapping[Place, Check]:
 @functools.lru_cache(maxsize=64)
 def called_checks(filename: str) -> Mapping[Place, Check]:
     """Of these the calls of `bool`."""
-    asked = [found for one in ast.walk(_parsed(filename)) for found in _asked(one)]
+    asked = [found for one in ast.walk(parsed(filename)) for found in _asked(one)]
     return {_place(leaf): check for leaf, check in asked if isinstance(leaf, ast.Call) and _is_bool(leaf)}
 
 
 @functools.lru_cache(maxsize=64)
 def tellings(filename: str) -> tuple[tuple[Place, str], ...]:
     """Where statements stand that tell people of something and do nothing else, and the names of what does it."""
-    told = [one for one in ast.walk(_parsed(filename)) if isinstance(one, ast.Expr) and _telling(one)]
+    told = [one for one in ast.walk(parsed(filename)) if isinstance(one, ast.Expr) and _telling(one)]
     return tuple((_place(one), _telling(one)) for one in told)
 
 
@@ -86,7 +86,7 @@ def is_within(inner: Place, outer: Place) -> bool:
 def bounds(filename: str) -> Mapping[Place, str]:
     """The names of what a file bounds where it is not finite, by where that is asked."""
     found: dict[Place, str] = {}
-    for one in ast.walk(_parsed(filename)):
+    for one in ast.walk(parsed(filename)):
         named = _BOUNDED.fullmatch(ast.unparse(one)) if isinstance(one, ast.If) else None
         if isinstance(one, ast.If) and named is not None:
             places = (_place(one), *(_place(leaf) for leaf, _ in _leaves(one.test, True)))
@@ -103,7 +103,7 @@ def catching(filename: str, of_a_library: bool, sure: bool = True) -> tuple[rang
     """
     if not linecache.getlines(filename):
         return None
-    found = [one for one in ast.walk(_parsed(filename)) if _may_catch(one, of_a_library, sure)]
+    found = [one for one in ast.walk(parsed(filename)) if _may_catch(one, of_a_library, sure)]
     kept = [one for one in found if isinstance(one, ast.Try | ast.TryStar | ast.With | ast.AsyncWith)]
     return tuple(range(one.body[0].lineno, (one.body[-1].end_lineno or 0) + 1) for one in kept)
 
@@ -144,7 +144,7 @@ def only_checks(where: str) -> bool:
     found = _LINE.match(where)
     return found is not None and any(
         one.lineno <= int(found["line"]) <= (one.test.end_lineno or 0)
-        for one in ast.walk(_parsed(found["file"]))
+        for one in ast.walk(parsed(found["file"]))
         if isinstance(one, ast.Assert) or (isinstance(one, ast.If) and _raises_alone(one))
     )
 
@@ -153,7 +153,9 @@ def _raises_alone(one: ast.If) -> bool:
     return not one.orelse and len(one.body) == 1 and isinstance(one.body[0], ast.Raise)
 
 
-def _parsed(filename: str) -> ast.Module:
+@functools.lru_cache(maxsize=8)
+def parsed(filename: str) -> ast.Module:
+    """The code of a file; of one whose lines are not known, or are none of Python's, nothing."""
     try:
         return ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError):

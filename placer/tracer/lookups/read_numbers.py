@@ -79,6 +79,27 @@ class _Asked(WasRead):
             self._readings.refuse("is asked whether it is true")
         return bool(self._number)
 
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """A tensor and a number, as torch does it with a plain one; an array enters no tensor."""
+        named = dict(kwargs or {})
+        readings = next(one for one in _pytree.tree_leaves((args, named)) if is_read(one))._readings
+        name = getattr(func, "__name__", "").removeprefix("__").removesuffix("__")
+        beside = args[:1] if name in _INTO else args
+        tensor = next((arg for arg in beside if isinstance(arg, Tensor) and arg.dtype != torch.bool), None)
+        direct = any(type(one) is Read for one in (*args, *named.values()))
+        if tensor is None or name not in _BESIDE or (named and name not in _BOUNDING) or not direct:
+            return readings.refuse(f"is given to {name}")
+        more = {key: _beside(name, tensor, one) for key, one in named.items()}
+        return func(*(_beside(name, tensor, one) for one in args), **more)
+
+    def __array_ufunc__(self, function: Any, *given: Any, **named: Any) -> NoReturn:
+        """What numpy makes of it is not known."""
+        self._readings.refuse(f"is given to numpy's {getattr(function, '__name__', '')}")
+
     def __getattr__(self, name: str) -> Any:
         """What it has beside is of values."""
         if name.startswith("_") or not hasattr(self._kind, name):
@@ -99,23 +120,6 @@ class Read(_Asked):
             readings.refuse("is a bool, of which a model may ask whether it is True")
         readings.note(self)
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        """A tensor and a number, as torch does it with a plain one."""
-        named = dict(kwargs or {})
-        readings = next(one for one in _pytree.tree_leaves((args, named)) if is_read(one))._readings
-        name = getattr(func, "__name__", "").removeprefix("__").removesuffix("__")
-        beside = args[:1] if name in _INTO else args
-        tensor = next((arg for arg in beside if isinstance(arg, Tensor) and arg.dtype != torch.bool), None)
-        alone = any(type(one) is Read for one in (*args, *named.values()))
-        if tensor is None or name not in _BESIDE or (named and name not in _BOUNDING) or not alone:
-            return readings.refuse(f"is given to {name}")
-        more = {key: _beside(name, tensor, one) for key, one in named.items()}
-        return func(*(_beside(name, tensor, one) for one in args), **more)
-
     def __round__(self, digits: int | None = None) -> Read:
         """As people are told it; a whole number without digits."""
         if digits is not None:
@@ -124,31 +128,15 @@ class Read(_Asked):
         whole = None if number is None else torch.round(number.to(torch.float64)).to(torch.int64)
         return Read(whole, int, self._readings)
 
-    def __array_ufunc__(self, function: Any, *given: Any, **named: Any) -> NoReturn:
-        """What numpy makes of it is not known."""
-        self._readings.refuse(f"is given to numpy's {getattr(function, '__name__', '')}")
-
 
 class ReadArray(_Asked):
-    """An array of numpy, or a long list, of a tensor's numbers: it may be kept."""
+    """An array of numpy, or a long list, of a tensor's numbers: it may be told."""
 
     __slots__ = ()
 
     def __init__(self, number: Tensor | None, kind: type, readings: Readings) -> None:
         self._number, self._kind, self._readings = number, kind, readings
         readings.note(self)
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        """A tensor's function, which it enters nowhere."""
-        return Read.__torch_function__(func, types, args, kwargs)
-
-    def __array_ufunc__(self, function: Any, *given: Any, **named: Any) -> NoReturn:
-        """What numpy makes of it is not known."""
-        self._readings.refuse(f"is given to numpy's {getattr(function, '__name__', '')}")
 
     def __array_function__(self, function: Any, *given: Any, **named: Any) -> NoReturn:
         """What numpy makes of it is not known."""
@@ -188,7 +176,7 @@ def read(tensor: Tensor, readings: Readings) -> Read:
 
 
 def array_of(tensor: Tensor, kind: type, readings: Readings) -> ReadArray:
-    """The numbers of a tensor, to be kept."""
+    """The numbers of a tensor, which are not followed."""
     if is_caught(asking(sys._getframe(1))):
         readings.refuse("is read where errors may be caught")
     return ReadArray(tensor, kind, readings)

@@ -34,10 +34,6 @@ Plain = int | float | str
 _Held = TypeVar("_Held")
 
 
-class KeptNumberError(UncapturableError):
-    """Forward keeps a number of which an export knows that it is one, and no more."""
-
-
 @dataclass(slots=True)
 class Values:
     """Plain values and tensors by where they are kept, and lists, dicts and the like with their sizes."""
@@ -139,7 +135,7 @@ def _is_plain(value: object) -> bool:
 
 def _gather(name: str, value: object, found: Values, seen: set[int], depth: int) -> None:
     if is_read(value) or isinstance(value, torch.SymFloat | torch.SymInt | torch.SymBool):
-        raise KeptNumberError(
+        raise UncapturableError(
             f"forward keeps {name}, a number that it reads from a tensor (.item(), float()), which an export does not "
             "know; keep the tensor in a buffer, or read it outside of forward"
         )

@@ -19,13 +19,13 @@ from torch.utils.checkpoint import CheckpointFunction
 def checkpoints_run_once() -> Iterator[None]:
     """In the body a checkpoint runs what it is given, and keeps what backward wants: the same numbers."""
     with (
-        mock.patch.object(CheckpointFunction, "apply", _run),
+        mock.patch.object(CheckpointFunction, "apply", run_once),
         mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", _around),
     ):
         yield
 
 
-def _run(run: Callable[..., object], _keeps_random_state: object, *given: object) -> object:
+def run_once(run: Callable[..., object], _keeps_random_state: object, *given: object) -> object:
     """torch's older way gives gradients only where an argument has one."""
     trained = any(isinstance(one, torch.Tensor) and one.requires_grad for one in given)
     with contextlib.nullcontext() if trained else torch.no_grad():

@@ -9,7 +9,6 @@ import ast
 import builtins
 import contextlib
 import functools
-import linecache
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from torch.utils import _pytree
 from placer.io.usercode import is_of_users
 from placer.tracer.export.torchs_own.names_of_python import InPlaceOf, named, names_of_model
 from placer.tracer.lookups.callers import asking, package
+from placer.tracer.lookups.checks_in_code import parsed
 from placer.tracer.lookups.number_functions import OF_MATH, converted, larger, made_of
 from placer.tracer.lookups.read_numbers import KINDS, Read, array_of, read, told
 from placer.tracer.lookups.readings import Readings, is_read
@@ -118,13 +118,12 @@ def _extreme(name: str, *given: Any, **keywords: Any) -> Any:
 @functools.lru_cache(maxsize=256)
 def _only_called(filename: str) -> bool:
     """Whether a file only calls what is replaced, asks for instances of it, and annotates: else it must be Python's."""
-    try:
-        parsed = ast.parse("".join(linecache.getlines(filename)))
-    except (SyntaxError, ValueError):
+    code = parsed(filename)
+    if not code.body:
         return False
-    meant = {id(part) for one in ast.walk(parsed) for place in _places(one) for part in ast.walk(place)}
-    meant |= {id(one.func) for one in ast.walk(parsed) if isinstance(one, ast.Call)}
-    named_there = (one for one in ast.walk(parsed) if isinstance(one, ast.Name) and one.id in _REPLACED)
+    meant = {id(part) for one in ast.walk(code) for place in _places(one) for part in ast.walk(place)}
+    meant |= {id(one.func) for one in ast.walk(code) if isinstance(one, ast.Call)}
+    named_there = (one for one in ast.walk(code) if isinstance(one, ast.Name) and one.id in _REPLACED)
     return all(id(one) in meant for one in named_there)
 
 
