@@ -346,7 +346,7 @@ def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int
     try:
         rows = wrapper.kept.rows
         first = plain(rows)
-        with wrapper.kept.as_left(wrapper.model, source.device) as any_left:
+        with wrapper.kept.left.standing(wrapper.model, source.device) as any_left:
             why = later_difference(first, plain(rows), own_state(source.model)) if any_left else ""
     except UncapturableError:
         raise

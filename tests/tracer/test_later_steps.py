@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +29,33 @@ def in_a_dict(model: Keeping, h: Tensor) -> Tensor:
     found = h if "h" not in model.held else h + model.held["h"]
     model.held["h"] = h.detach()
     return found
+
+
+def held_in(make: Callable[[Tensor], Any], read: Callable[[Any], Tensor]) -> Keeps:
+    """Kept in something that each step makes anew."""
+
+    def keeps(model: Keeping, h: Tensor) -> Tensor:
+        held = getattr(model, "made", None)
+        model.made = make(h.detach().mean(0))
+        return h if held is None else h + 0.5 * read(held)
+
+    return keeps
+
+
+def set_in_a_list(model: Keeping, h: Tensor) -> Tensor:
+    held, model.slots[1] = model.slots[1], h.detach().mean(0)
+    return h if held is None else h + held
+
+
+def asked_whether_there_is_any(model: Keeping, h: Tensor) -> Tensor:
+    found = h + 1 if model.made else h
+    model.made = {"mean": h.detach().mean(0)}
+    return found
+
+
+def in_a_class(model: Keeping, h: Tensor) -> Tensor:
+    held, type(model).shared = type(model).shared, h.detach().mean(0)
+    return h if held is None else h + held
 
 
 def first_weights(model: Keeping, h: Tensor) -> Tensor:
@@ -93,12 +123,15 @@ class Keeping(nn.Module):
     """A layer, and what is done to its features."""
 
     teacher: nn.Module
+    shared: Tensor | None = None
 
     def __init__(self, keeps: Keeps) -> None:
         super().__init__()
         self.layer, self.keeps, self.count = nn.Linear(4, 4), keeps, counter()
         self.kept: Tensor | None = None
         self.held: dict[str, Tensor] = {}
+        self.made: Any = None
+        self.slots: list[Tensor | None] = [None, None]
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.gelu(self.keeps(self, self.layer(x))).mean()
@@ -109,6 +142,9 @@ REFUSED: dict[Keeps, str] = {
     in_a_dict: r"reads and replaces the tensor held\['h'\]",
     first_weights: "a step after the first reads what an earlier one has left in place of aten::clone",
     first_teacher: "forward makes the module teacher",
+    set_in_a_list: r"reads and replaces the tensor slots\[1\]",
+    asked_whether_there_is_any: "a step after the first computes",
+    in_a_class: "reads a tensor that an earlier step has kept",
     counted_in_a_closure: "counts in count, its calls",
     seeded: "forward calls manual_seed",
     seeded_apart: "forward calls fork_rng",
@@ -123,6 +159,44 @@ def test_what_an_export_of_the_first_step_would_not_show_is_refused(keeps: Keeps
         capture(Keeping(keeps), batch={"x": (6, 4)})
 
 
-@pytest.mark.parametrize("keeps", [positions, mask])
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (lambda mean: {"mean": mean}, lambda held: held["mean"]),
+        (lambda mean: OrderedDict(mean=mean), lambda held: held["mean"]),
+        (lambda mean: [mean], lambda held: held[0]),
+        (lambda mean: (mean, "mean"), lambda held: held[0]),
+        (lambda mean: {mean}, lambda held: next(iter(held))),
+        (lambda mean: SimpleNamespace(mean=mean), lambda held: held.mean),
+        (lambda mean: {"of": [mean]}, lambda held: held["of"][0]),
+    ],
+    ids=["dict", "ordered", "list", "tuple", "set", "object", "nested"],
+)
+def test_what_each_step_keeps_for_the_next_in_something_new_is_refused(
+    make: Callable[[Tensor], Any], read: Callable[[Any], Tensor]
+) -> None:
+    with pytest.raises(UncapturableError, match=r"replaces the tensor made|has kept in a list|counts in made"):
+        capture(Keeping(held_in(make, read)), batch={"x": (6, 4)})
+
+
+@pytest.mark.parametrize(
+    "make", [lambda mean: {"mean": mean}, lambda mean: [mean], lambda mean: SimpleNamespace(m=mean)]
+)
+def test_what_each_step_keeps_and_nobody_reads_is_let_be(make: Callable[[Tensor], Any]) -> None:
+    def keeps(model: Keeping, h: Tensor) -> Tensor:
+        model.made = make(h.detach().mean(0))
+        return h
+
+    assert capture(Keeping(keeps), batch={"x": (6, 4)}).rows == 6
+
+
+def table(model: Keeping, h: Tensor) -> Tensor:
+    if model.made is None:
+        model.made = (torch.arange(4, device=h.device), SimpleNamespace(scale=torch.ones(4, device=h.device)))
+    steps, scaled = model.made
+    return h + torch.mul(steps, scaled.scale)
+
+
+@pytest.mark.parametrize("keeps", [positions, mask, table])
 def test_what_is_kept_of_sizes_and_constants_is_the_same_in_every_step(keeps: Keeps) -> None:
     assert capture(Keeping(keeps), batch={"x": (6, 4)}).rows == 6

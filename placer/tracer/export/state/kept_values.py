@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import nn
 
 from placer.errors import UncapturableError
+from placer.tracer.export.state.left_values import LeftValues
 from placer.tracer.export.state.model_values import Plain, Values, attributes
 from placer.tracer.export.state.shared_memory import memory_of
 
@@ -30,7 +30,7 @@ class Kept:
 
     changes: what the last run changed, and how many rows it had. known, replaced: tensors that runs found, and those of
     them that they left others in place of, read or not. moved: the replaced, where the other lies on another device.
-    left: tensors where before a run there were none. plain, lists: what the last run left.
+    left: what runs left where there was none before (`left_values`). plain, lists: what the last run left.
     """
 
     changes: dict[str, Plain] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Kept:
     known: dict[int, torch.Tensor] = field(default_factory=dict)
     replaced: dict[int, str] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
-    left: dict[str, torch.Tensor] = field(default_factory=dict)
+    left: LeftValues = field(default_factory=LeftValues)
     plain: dict[str, Plain] = field(default_factory=dict)
     lists: dict[str, _Copy] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Kept:
         self.known |= {id(tensor): tensor for tensor in before.tensors.values()}
         self.replaced |= {id(old): name for name, old in before.tensors.items() if after.tensors.get(name) is not old}
         self.moved |= {id(old) for name, old in before.tensors.items() if _elsewhere(old, after.tensors.get(name))}
-        self.left |= {name: new for name, new in after.tensors.items() if name not in before.tensors}
+        self.left.add(before, after)
         self.changes, self.rows = {name: now for name, (_, now) in changed.items()}, rows
         self.plain |= {name: now for name, (_, now) in changed.items() if name in after.plain}
         self.lists |= {name: _copied(one) for name, one in after.lists.items() if isinstance(one, list | deque | dict)}
@@ -72,35 +72,13 @@ class Kept:
                 value, kept = getattr(module, attribute), self.lists.get(f"{path}.{attribute}".lstrip("."))
                 if kept is None or _holds(value, kept):
                     continue
+                if any(map(_is_tensor, kept.values() if isinstance(kept, dict) else kept)):
+                    continue  # of an export that is over
                 if isinstance(value, list | deque) and isinstance(kept, list):
                     value.clear()
                     value.extend(kept)
-                elif isinstance(value, dict) and isinstance(kept, dict) and not any(map(_is_tensor, kept.values())):
+                elif isinstance(value, dict) and isinstance(kept, dict):
                     value.update(kept)
-
-    @contextlib.contextmanager
-    def as_left(self, model: nn.Module, device: str | torch.device) -> Iterator[bool]:
-        """In the body attributes and dicts hold tensors like those that runs left; whether there are any."""
-        modules = dict(model.named_modules())
-        undoing: list[Callable[[], object]] = []
-        for name, tensor in self.left.items():
-            place, _, key = name.partition("[")
-            path, _, attribute = place.rpartition(".")
-            own = vars(modules[path]) if path in modules else {}
-            holder, entry = (own.get(attribute), self._entry(place, key)) if key else (own, attribute)
-            if path in modules and isinstance(holder, dict) and not _is_tensor(holder.get(entry)):
-                back = partial(holder.__setitem__, entry, holder[entry]) if entry in holder else None
-                undoing.append(back or partial(holder.pop, entry, None))
-                holder[entry] = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device=device)
-        try:
-            yield bool(undoing)
-        finally:
-            for undo in undoing:
-                undo()
-
-    def _entry(self, place: str, key: str) -> object:
-        """The key of a dict that `key` is the text of, behind a bracket."""
-        return next((one for one in self.lists.get(place, ()) if f"{one!r}]" == key), key)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a run found `tensor`, or one in the same memory: an export reads a parameter of a module that is

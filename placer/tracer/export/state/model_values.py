@@ -24,7 +24,7 @@ from placer.tracer.lookups.readings import is_read
 
 _OWN = frozenset(vars(nn.Module())) | {"_flat_weights"}  # the parameters of recurrent modules once more
 # Of a long list the first, and of nested ones as many levels.
-_MOST, _DEEPEST = 100, 4
+_MOST, DEEPEST = 100, 4
 
 _CONTAINERS = (list, tuple, dict, set, deque)
 _NONE = object()
@@ -36,12 +36,14 @@ _Held = TypeVar("_Held")
 
 @dataclass(slots=True)
 class Values:
-    """Plain values and tensors by where they are kept, and lists, dicts and the like with their sizes."""
+    """Plain values and tensors by where they are kept, and lists, dicts and the like with their sizes; holders: what
+    else stands in the places themselves."""
 
     plain: dict[str, Plain] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     lists: dict[str, Sized] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    holders: dict[str, object] = field(default_factory=dict)
 
     def changed(self, after: Values) -> dict[str, tuple[Plain, Plain]]:
         """What changed until `after`: plain values, and the sizes of lists that are still the same lists."""
@@ -61,6 +63,8 @@ def values_of(model: nn.Module, beside: object = None) -> Values:
     """All that a model, and a loss `beside` it, have now."""
     found, seen = Values(), {id(module) for module in model.modules()}
     for name, value in (*_places(model), *_places_of_loss(beside)):
+        if not isinstance(value, Plain | torch.Tensor | nn.Module):
+            found.holders[name] = value
         _gather(name, value, found, seen, 0)
     return found
 
@@ -147,7 +151,7 @@ def _gather(name: str, value: object, found: Values, seen: set[int], depth: int)
         seen.update(map(id, value.modules()))
         for inner, one in _of_hidden(name, value):
             _gather(inner, one, found, seen, depth + 1)
-    elif depth < _DEEPEST and id(value) not in seen:
+    elif depth < DEEPEST and id(value) not in seen:
         seen.add(id(value))
         if isinstance(value, list | set | deque | dict):
             found.lists[name] = value

@@ -52,6 +52,12 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
             "as it is (--opaque NAME); inputs that are the same in every step may be read where the batch says their "
             "values (placer.Constant)"
         )
+    if "fake tensor in the exported program" in str(error):
+        return UncapturableError(
+            f"{name} cannot be captured: forward reads a tensor that an earlier step has kept in a list, an object, a "
+            "class, a closure or a file, and an export knows one step alone; keep it in a buffer (register_buffer) "
+            "that every step writes"
+        )
     if "found at least two devices" in str(error):
         return MixedDevicesError(
             f"{name} cannot be captured: {where}: {said(error)}. A tensor there is no part of the model (one of a "
