@@ -11,10 +11,9 @@ With a budget each strategy gets a share of what is left (`SHARES`), the cheap o
 Where that ends it before its proof is complete, or a graph of stages is faster than any chain, list schedulers and
 `min_cut` are asked (list schedulers always, if the model branches or devices differ), and `local` goes on from the best
 plans of all with the rest: in little time moves often find what a proof has no time for. Without a budget some thousand
-moves are tried from the best plans where the model branches, as nothing is proven of its graphs of stages; and where no
-plan of the exact search fits and none is proven not to, a few: they know stages of which some blocks recompute.
-
-Why one plan is slower than another: the item of the ledger that grew most.
+moves are tried from the best plans where the model branches, as nothing is proven of its graphs of stages, of unlike
+devices after `min_cut`; and where no plan of the exact search fits and none is proven not to, a few: they know stages
+of which some blocks recompute.
 """
 
 from __future__ import annotations
@@ -31,10 +30,12 @@ from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.played import step_seconds
 from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.search.progress_line import tell
+from placer.search.slower import why_slower
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.inter_op.search import solve_roomy
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
+from placer.strategies.space.device_orders import is_mixed
 from placer.strategies.space.parts import hurried_on_unlike
 from placer.strategies.space.pin_conflicts import require_pins
 
@@ -225,14 +226,22 @@ def _tight(verdict: Verdict) -> bool:
 
 def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
     """A plan by a few moves, where no budget has moves of its own: from the best plans where nothing is proven of some
-    that the model has; from none where nothing is legal and the exact search, ended by nothing, has not proven that."""
+    that the model has, of unlike devices after cuts; from none where nothing is legal and the exact search, ended by
+    nothing, has not proven that."""
     near = any(isinstance(run.found, Infeasible) and run.found.near for run in runs)
     graphs = problem.until is None and BlockGraph.of(problem.graph).branches and not _proven(problem, runs)
-    most = BRANCH_TRIES * graphs if _legal(runs) else LAST_TRIES * near
-    if most and problem.budget is None and not (problem.spent or _interrupted(runs)):
-        run = _run(MOVES, replace(problem, budget=most, known_plans=_plans(runs)))
+    legal = bool(_legal(runs))
+    names = (CUTS, MOVES) if legal and is_mixed(problem.cluster) else (MOVES,)
+    most = BRANCH_TRIES * graphs if legal else LAST_TRIES * near
+    if not most or problem.budget is not None:
+        return
+    for name in names:
+        if problem.spent or _interrupted(runs):
+            return
+        run = _run(name, replace(problem, budget=most, known_plans=_plans(runs)))
         if isinstance(run.found, Solution):
-            yield replace(run, found=replace(run.found, ended=""))
+            runs = [*runs, replace(run, found=replace(run.found, ended=""))]
+            yield runs[-1]
 
 
 def _hurried(problem: Problem, name: str) -> bool:
@@ -368,28 +377,3 @@ def _alternative(run: _Result, winner: _Result) -> Alternative:
         slower = f"{run.seconds / winner.seconds - 1:.1%} slower in all" if run.seconds > winner.seconds else "as fast"
         reason = f"played event by event; {1e3 * verdict.seconds:.3g} ms by estimate, {slower}"
     return Alternative(name=run.name, step_seconds=run.seconds, reason=reason)
-
-
-WORDS = {
-    "forward": "compute (forward)",
-    "backward": "compute (backward)",
-    "recompute": "recompute",
-    "communication": "exposed messages between stages",
-    "reduction": "exposed reduction",
-    "bubble": "bubble",
-    "optimizer": "optimizer",
-    "data": "waiting for data",
-    "other": "other",
-}
-
-
-def why_slower(loser: Verdict, winner: Verdict) -> str:
-    """The dominant reason in words, with what it costs."""
-    if loser.plan.stages == winner.plan.stages and loser.seconds == winner.seconds:
-        return "the same estimate"
-    grown = {name: getattr(loser.ledger.seconds, name) - getattr(winner.ledger.seconds, name) for name in WORDS}
-    name = max(grown, key=lambda item: (grown[item], item))
-    slower = loser.seconds - winner.seconds
-    if slower <= 0 or grown[name] <= 0:
-        return "the same estimate"
-    return f"{WORDS[name]}: {1e3 * grown[name]:.3g} ms more, {slower / winner.seconds:.1%} slower in all"
