@@ -53,6 +53,11 @@ def asked_whether_there_is_any(model: Keeping, h: Tensor) -> Tensor:
     return found
 
 
+def in_a_helper(model: Keeping, h: Tensor) -> Tensor:
+    held, model.positions.made = model.positions.made, h.detach().mean(0)
+    return h if held is None else h + held
+
+
 def in_a_class(model: Keeping, h: Tensor) -> Tensor:
     held, type(model).shared = type(model).shared, h.detach().mean(0)
     return h if held is None else h + held
@@ -131,6 +136,7 @@ class Keeping(nn.Module):
         self.kept: Tensor | None = None
         self.held: dict[str, Tensor] = {}
         self.made: Any = None
+        self.positions = Positions()
         self.slots: list[Tensor | None] = [None, None]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,6 +150,7 @@ REFUSED: dict[Keeps, str] = {
     first_teacher: "forward makes the module teacher",
     set_in_a_list: r"reads and replaces the tensor slots\[1\]",
     asked_whether_there_is_any: "a step after the first computes",
+    in_a_helper: "reads a tensor that an earlier step has kept|reads and replaces",
     in_a_class: "reads a tensor that an earlier step has kept",
     counted_in_a_closure: "counts in count, its calls",
     seeded: "forward calls manual_seed",
@@ -197,6 +204,22 @@ def table(model: Keeping, h: Tensor) -> Tensor:
     return h + torch.mul(steps, scaled.scale)
 
 
-@pytest.mark.parametrize("keeps", [positions, mask, table])
+class Positions:
+    """A helper that is no module, and keeps what it made."""
+
+    made: Tensor | None = None
+
+    def __call__(self, h: Tensor) -> Tensor:
+        if self.made is None:
+            self.made = torch.arange(4, device=h.device) / 4
+        return h + self.made
+
+
+def helped(model: Keeping, h: Tensor) -> Tensor:
+    found: Tensor = model.positions(h)
+    return found
+
+
+@pytest.mark.parametrize("keeps", [positions, mask, table, helped])
 def test_what_is_kept_of_sizes_and_constants_is_the_same_in_every_step(keeps: Keeps) -> None:
     assert capture(Keeping(keeps), batch={"x": (6, 4)}).rows == 6

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from placer.errors import UncapturableError
-from placer.tracer.export.state.left_values import LeftValues
+from placer.tracer.export.state.left_values import NOT_PLAIN, LeftValues
 from placer.tracer.export.state.model_values import Plain, Values, attributes
 from placer.tracer.export.state.shared_memory import memory_of
 
@@ -101,16 +101,16 @@ class Kept:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """After the body the modules have the attributes that they had, and their lists and dicts what was in them.
+    """After the body modules have the attributes that they had, and their lists, dicts and objects what was in them.
 
     Where it fails they have the hooks that they had: those that forward puts on, and keeps a mark of, would come again.
     """
     before = [(module, dict(vars(module))) for module in model.modules()]
     inside = [
-        (value, _copied(value))
+        (inner, _copied(inner))
         for _, held in before
         for name, value in held.items()
-        if isinstance(value, list | deque | dict) and not name.startswith("_")
+        if not name.startswith("_") and (inner := _changeable(value)) is not None
     ]
     hooks = [
         (value, dict(value))
@@ -135,6 +135,13 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 value.update(held_inside)
             elif isinstance(value, list | deque):
                 value.extend(held_inside)
+
+
+def _changeable(value: object) -> list[object] | deque[object] | dict[object, object] | None:
+    """What a list, a dict or a plain object holds, to be put back."""
+    if isinstance(value, list | deque | dict):
+        return value
+    return None if isinstance(value, NOT_PLAIN) else getattr(value, "__dict__", None)
 
 
 def _grows_with_rows(earlier: Plain, earlier_rows: int, now: Plain, rows: int) -> bool:

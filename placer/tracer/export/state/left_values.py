@@ -12,12 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
 from placer.tracer.export.state.model_values import DEEPEST, Values
+
+#: What has attributes and is no plain object.
+NOT_PLAIN = (nn.Module, FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class LeftValues:
                 if path not in modules or isinstance(own.get(attribute), torch.Tensor):
                     continue
                 held, made = own.get(attribute), _like(value, device)
+                if made is held:
+                    continue
                 if name in self.filled and type(held) is type(made) and _is_open(held):
                     undoing.append(partial(_fill, held, copy.copy(held)))
                     _fill(held, made)
@@ -94,7 +100,7 @@ def _like(value: object, device: str | torch.device, depth: int = 0) -> object:
     """The same with zeros: tensors of these sizes, in lists, tuples, dicts, sets and plain objects like these."""
     if isinstance(value, torch.Tensor):
         return torch.zeros(tuple(value.shape), dtype=value.dtype, device=device)
-    if depth > DEEPEST or isinstance(value, nn.Module) or callable(value):
+    if depth > DEEPEST or isinstance(value, NOT_PLAIN):
         return value
     inside = _inside(value)
     made = {key: _like(one, device, depth + 1) for key, one in inside.items()}
