@@ -10,16 +10,18 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import nn
 
 from placer.errors import UncapturableError
 from placer.tracer.export.state.left_values import NOT_PLAIN, LeftValues
-from placer.tracer.export.state.model_values import Plain, Values, attributes
+from placer.tracer.export.state.model_values import MOST, OWN, Plain, Values, attributes
 from placer.tracer.export.state.shared_memory import memory_of
 
 _Copy = list[object] | dict[object, object]
+_Inside = list[object] | deque[object] | dict[object, object]
 # The attributes of modules that hold hooks: `_forward_hooks`, `_forward_pre_hooks_with_kwargs` and others.
 _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 
@@ -69,11 +71,12 @@ class Kept:
                 setattr(modules[path], attribute, value)
         for path, module in modules.items():
             for attribute in attributes(module):
-                value, kept = getattr(module, attribute), self.lists.get(f"{path}.{attribute}".lstrip("."))
+                place = f"{path}.{attribute}".lstrip(".")
+                value, kept = getattr(module, attribute), self.lists.get(place)
                 if kept is None or _holds(value, kept):
                     continue
-                if any(map(_is_tensor, kept.values() if isinstance(kept, dict) else kept)):
-                    continue  # of an export that is over
+                if place in self.left.places or any(map(_is_tensor, kept.values() if isinstance(kept, dict) else kept)):
+                    continue  # tensors of an export that is over
                 if isinstance(value, list | deque) and isinstance(kept, list):
                     value.clear()
                     value.extend(kept)
@@ -110,7 +113,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
         (inner, _copied(inner))
         for _, held in before
         for name, value in held.items()
-        if not name.startswith("_") and (inner := _changeable(value)) is not None
+        if name not in OWN
+        for inner in _changeable(value)
     ]
     hooks = [
         (value, dict(value))
@@ -137,11 +141,14 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 value.extend(held_inside)
 
 
-def _changeable(value: object) -> list[object] | deque[object] | dict[object, object] | None:
-    """What a list, a dict or a plain object holds, to be put back."""
-    if isinstance(value, list | deque | dict):
-        return value
-    return None if isinstance(value, NOT_PLAIN) else getattr(value, "__dict__", None)
+def _changeable(value: object, nested: bool = True) -> Iterator[_Inside]:
+    """What a list, a dict or a plain object holds, and what those in it do, to be put back."""
+    inside = value if isinstance(value, list | deque | dict) else getattr(value, "__dict__", None)
+    if isinstance(value, NOT_PLAIN) or not isinstance(inside, list | deque | dict):
+        return
+    yield inside
+    for one in islice(inside.values() if isinstance(inside, dict) else inside, MOST if nested else 0):
+        yield from _changeable(one, nested=False)
 
 
 def _grows_with_rows(earlier: Plain, earlier_rows: int, now: Plain, rows: int) -> bool:
@@ -164,7 +171,7 @@ def _elsewhere(old: torch.Tensor, new: torch.Tensor | None) -> bool:
     return new is not None and new.device != old.device
 
 
-def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy:
+def _copied(value: _Inside) -> _Copy:
     return dict(value) if isinstance(value, dict) else list(value)
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from placer.tracer.export.state.model_values import DEEPEST, Values
 
 #: What has attributes and is no plain object.
-NOT_PLAIN = (nn.Module, FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+NOT_PLAIN = (nn.Module, torch.Tensor, FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 
 @dataclass(slots=True)
@@ -59,8 +59,7 @@ class LeftValues:
                 if made is held:
                     continue
                 if name in self.filled and type(held) is type(made) and _is_open(held):
-                    undoing.append(partial(_fill, held, copy.copy(held)))
-                    _fill(held, made)
+                    _fill(held, made, undoing)
                 else:
                     undoing.append(_back(own, attribute))
                     own[attribute] = made
@@ -81,19 +80,27 @@ def _back(own: dict[str, Any], attribute: str) -> Callable[[], object]:
 
 
 def _is_open(value: object) -> bool:
-    """Whether what is in it can be changed, by `_fill`."""
-    return isinstance(value, list | deque | dict) or (hasattr(value, "__dict__") and not isinstance(value, type))
+    """Whether what is in it can be changed."""
+    return isinstance(value, list | deque | dict) or (hasattr(value, "__dict__") and not isinstance(value, NOT_PLAIN))
 
 
-def _fill(held: Any, like: Any) -> None:
-    """Let `held` hold what another of its kind holds."""
-    if isinstance(held, list | deque):
-        held.clear()
-        held.extend(like)
-        return
-    inside, other = (held, like) if isinstance(held, dict) else (vars(held), vars(like))
+def _fill(held: Any, like: Any, undoing: list[Callable[[], object]]) -> None:
+    """Let `held` hold what another of its kind holds: what else has a part of it sees that in it."""
+    inside, other = (one if isinstance(one, list | deque | dict) else vars(one) for one in (held, like))
+    undoing.append(partial(_refill, inside, copy.copy(inside)))
+    theirs, mine = _inside(other), _inside(inside)
+    for key, one in theirs.items():
+        own = mine.get(key)
+        if type(own) is type(one) and own is not one and _is_open(own):
+            _fill(own, one, undoing)
+            theirs[key] = own
+    _refill(inside, theirs if isinstance(inside, dict) else list(theirs.values()))
+
+
+def _refill(inside: Any, again: Any) -> None:
+    """Let a list or dict hold these."""
     inside.clear()
-    inside.update(other)
+    inside.update(again) if isinstance(inside, dict) else inside.extend(again)
 
 
 def _like(value: object, device: str | torch.device, depth: int = 0) -> object:
@@ -113,7 +120,7 @@ def _like(value: object, device: str | torch.device, depth: int = 0) -> object:
         return set(made.values())
     again = copy.copy(value)
     if isinstance(again, list | deque):
-        _fill(again, list(made.values()))
+        _refill(again, list(made.values()))
     else:
         (again if isinstance(again, dict) else vars(again)).update(made)
     return again
