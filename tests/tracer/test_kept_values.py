@@ -62,6 +62,19 @@ class CountsInDict(Small):
         return h
 
 
+class MarksMode(Small):
+    """As RWKV does: weights are halved on the way into evaluation, and doubled on the way back."""
+
+    halved = False
+
+    def used(self, h: Tensor) -> Tensor:
+        if self.training == self.halved:
+            with torch.no_grad():
+                self.one.weight.mul_(2.0 if self.training else 0.5)
+            self.halved = not self.training
+        return h * (2.0 if self.halved else 1.0)
+
+
 class Grows(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -208,6 +221,7 @@ class NeedsValues(Small):
         (CountsInClass, "counts in CountsInClass.step"),
         (CountsInFile, "COUNT[0]"),
         (CountsInDict, "counts in kept['step']"),
+        (MarksMode, "sets halved, a plain value, to False in training and to True in evaluation"),
         (Grows, "counts in len(seen)"),
         (Queue, "counts in len(past)"),
         (Average, "replaces the tensor mean"),

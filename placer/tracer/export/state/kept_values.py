@@ -30,13 +30,15 @@ _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 class Kept:
     """What became of the values in the runs so far.
 
-    changes: what the last run changed, and how many rows it had. known, replaced: tensors that runs found, and those of
-    them that they left others in place of, read or not. moved: the replaced, where the other lies on another device.
-    left: what runs left where there was none before (`left_values`). plain, lists: what the last run left.
+    changes: what the last run changed; how many rows it had, and its mode. known, replaced: tensors that runs found,
+    and those of them that they left others in place of, read or not. moved: the replaced, where the other lies on
+    another device. left: what runs left where there was none before (`left_values`). plain, lists: what the last run
+    left.
     """
 
     changes: dict[str, Plain] = field(default_factory=dict)
     rows: int = 0
+    training: bool = True
     known: dict[int, torch.Tensor] = field(default_factory=dict)
     replaced: dict[int, str] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
@@ -44,21 +46,20 @@ class Kept:
     plain: dict[str, Plain] = field(default_factory=dict)
     lists: dict[str, _Copy] = field(default_factory=dict)
 
-    def add(self, before: Values, after: Values, rows: int) -> None:
-        """Note a run. Raises UncapturableError for a plain value that two runs changed, unless to a size that has so
-        many of each row."""
+    def add(self, before: Values, after: Values, rows: int, training: bool) -> None:
+        """Note a run in training or evaluation. Raises UncapturableError for a plain value that two runs changed,
+        unless to a size that has so many of each row."""
         changed = before.changed(after)
         for name, (earlier, now) in changed.items():
             if name in self.changes and not _grows_with_rows(self.changes[name], self.rows, now, rows):
-                raise UncapturableError(
-                    f"forward counts in {name}, a plain value, from {earlier} to {now}: an export runs forward once "
-                    "and knows one of its values; keep it in a buffer, and let no branch depend on it"
-                )
+                marks = isinstance(now, bool) and training != self.training
+                raise UncapturableError(_switched(name, bool(now), training) if marks else _counted(name, earlier, now))
         self.known |= {id(tensor): tensor for tensor in before.tensors.values()}
         self.replaced |= {id(old): name for name, old in before.tensors.items() if after.tensors.get(name) is not old}
         self.moved |= {id(old) for name, old in before.tensors.items() if _elsewhere(old, after.tensors.get(name))}
         self.left.add(before, after)
         self.changes, self.rows = {name: now for name, (_, now) in changed.items()}, rows
+        self.training = training
         self.plain |= {name: now for name, (_, now) in changed.items() if name in after.plain}
         self.lists |= {name: _copied(one) for name, one in after.lists.items() if isinstance(one, list | deque | dict)}
 
@@ -149,6 +150,23 @@ def _changeable(value: object, nested: bool = True) -> Iterator[_Inside]:
     yield inside
     for one in islice(inside.values() if isinstance(inside, dict) else inside, MOST if nested else 0):
         yield from _changeable(one, nested=False)
+
+
+def _counted(name: str, earlier: Plain, now: Plain) -> str:
+    return (
+        f"forward counts in {name}, a plain value, from {earlier} to {now}: an export runs forward once and knows one "
+        "of its values; keep it in a buffer, and let no branch depend on it"
+    )
+
+
+def _switched(name: str, now: bool, training: bool) -> str:
+    """What is said of a mark of the mode that forward ran in last: RWKV's, by which it rescales weights when it is
+    called in the other."""
+    mode, other = ("training", "evaluation") if training else ("evaluation", "training")
+    return (
+        f"forward sets {name}, a plain value, to {now} in {mode} and to {not now} in {other}: what it does depends on "
+        "the mode that it ran in before, which an export does not know; let it read self.training, and write no weights"
+    )
 
 
 def _grows_with_rows(earlier: Plain, earlier_rows: int, now: Plain, rows: int) -> bool:

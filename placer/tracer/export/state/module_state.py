@@ -44,7 +44,7 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
         for name, old in held.items():
             if old is not None and module._buffers.get(name) is not old:
                 module._buffers[name] = _written(f"{path}.{name}".lstrip("."), old, module._buffers.get(name))
-    kept.add(before, values_of(model, loss), rows)
+    kept.add(before, values_of(model, loss), rows, model.training)
 
 
 _REQUIRES_GRAD, _SET = vars(torch._C.TensorBase)["requires_grad"], torch.Tensor.requires_grad_
