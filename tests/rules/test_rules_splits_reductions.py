@@ -222,3 +222,20 @@ def test_a_reduction_of_all_is_not_mistaken_for_one_of_dim_1() -> None:
 def test_gradients_scaled_by_how_often_a_row_is_read_are_not_cut() -> None:
     found = case(aten.embedding.default, floats(4, 6), ids(4, 8), -1, True)
     assert [choice.name for choice in split_choices(found.call)] == ["whole", "deferred"]
+
+
+@pytest.mark.parametrize(("shape", "cut"), [((8, 4, 16, 1), False), ((1, 4, 8, 8), False), ((8, 4, 8, 8), True)])
+def test_channels_of_a_batch_norm_stay_whole_where_memory_may_be_read_two_ways(
+    shape: tuple[int, ...], cut: bool
+) -> None:
+    made = case(aten.batch_norm.default, floats(*shape), floats(4), floats(4), None, None, True, 0.1, 1e-5, False)
+    assert ("channels" in [choice.name for choice in split_choices(made.call)]) == cut
+
+
+def test_torch_takes_gradients_of_one_layout_for_another_in_batch_norm() -> None:
+    """Where it does not any more, `_laid_two_ways` of the rules of normalisations can go."""
+    x, weight, bias = torch.randn(8, 4, 16, 1), torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+    made = torch.nn.functional.batch_norm(x.requires_grad_(), None, None, weight, bias, True)
+    gradient = torch.empty_strided(x.shape, (64, 1, 4, 1)).copy_(torch.randn(x.shape))
+    (found,) = torch.autograd.grad(made, bias, gradient)
+    assert not torch.allclose(found, gradient.sum((0, 2, 3)), atol=1e-3)
