@@ -97,8 +97,10 @@ class Gradients:
             self._leave_unreached(collective)
         elif collective.purpose == "parameters":
             named = self.parameters[collective.stage]
-            members = [named[name] for name in self.buckets[collective.stage, collective.unit]]
-            self._tell(collective, self.zero1[collective.stage].gather(members))
+            # A stage has no weights of ops whose results nothing reads (LXMERT's last vision layer).
+            members = [named[name] for name in self.buckets[collective.stage, collective.unit] if name in named]
+            if members:
+                self._tell(collective, self.zero1[collective.stage].gather(members))
         else:
             self._squared = self._local_squared()
             self.sum_over(collective, self._squared)
