@@ -161,7 +161,22 @@ class Deeper(Registers):
         return super().forward(x, y)
 
 
+def lxmert() -> nn.Module:
+    """Text and boxes; the answer is of the text, so that nothing reads the last layer of the boxes."""
+    from transformers import LxmertConfig, LxmertForQuestionAnswering
+
+    config = LxmertConfig(
+        hidden_size=16, num_attention_heads=2, intermediate_size=16, vocab_size=32, l_layers=1, x_layers=1, r_layers=1,
+        visual_feat_dim=WIDTH, num_qa_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        max_position_embeddings=8,
+    )  # fmt: skip
+    return LxmertForQuestionAnswering(config)
+
+
 ENTRIES = {
     **{one.__name__: entry(one, f"x: normal 8 {WIDTH}; y: normal 8 1") for one in (older, newer, reversible, given)},
     **{one.__name__: entry(one, f"x: normal 8 3 {WIDTH}; y: normal 8 1") for one in (Registers, Deeper)},
+    "lxmert": entry(
+        lxmert, f"input_ids: int32 8 6; visual_feats: normal 8 3 {WIDTH}; visual_pos: normal 8 3 4; labels: int3 8"
+    ),
 }

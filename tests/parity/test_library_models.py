@@ -42,3 +42,9 @@ def test_a_parameter_without_elements_is_whole_on_every_replica(name: str) -> No
     found = cases(name, "shard=")
     assert found.keys() >= {"shard=parameters", "shard=gradients", "shard=optimizer"}
     assert found == dict.fromkeys(found, ("equal", ""))
+
+
+def test_weights_whose_results_nobody_reads_are_not_gathered() -> None:
+    found = cases("lxmert", "shard=optimizer")
+    assert found
+    assert found == dict.fromkeys(found, ("equal", ""))
