@@ -67,7 +67,7 @@ KINDS: dict[str, OpKind] = _by_name({
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d "
     "max_pool2d_with_indices adaptive_max_pool2d histc bincount count_nonzero cosine_similarity normalize argsort "
     "unique_consecutive poisson_nll_loss searchsorted upsample_bilinear2d upsample_bicubic2d cummax median aminmax "
-    "std_mean local_response_norm dist nansum nanmean",
+    "std_mean local_response_norm dist nansum nanmean linalg_norm linalg_matrix_norm",
     "gather": "embedding index index_select gather take scatter scatter_ scatter_add scatter_add_ scatter_reduce "
     "scatter_reduce_ index_put index_put_ index_add index_add_ index_copy index_copy_ embedding_bag masked_select "
     "nonzero masked_scatter take_along_dim",
@@ -167,7 +167,8 @@ SPLITS: dict[str, SplitRule] = _by_name({
     reductions.mean: "mean",
     reductions.extreme: "amax amin max min var std var_mean std_mean prod any all argmax argmin logsumexp "
     "count_nonzero median nansum nanmean aminmax",
-    reductions.norm: "linalg_vector_norm norm",
+    reductions.norm: "linalg_vector_norm linalg_norm norm",
+    reductions.matrix_norm: "linalg_matrix_norm",
     reductions.scan: "cumsum",
     reductions.ordered: "cumprod cummax cummin sort argsort",
     reductions.topk: "topk",

@@ -170,7 +170,8 @@ def lxmert() -> nn.Module:
         visual_feat_dim=WIDTH, num_qa_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         max_position_embeddings=8,
     )  # fmt: skip
-    return LxmertForQuestionAnswering(config)
+    made: nn.Module = LxmertForQuestionAnswering(config)
+    return made
 
 
 ENTRIES = {

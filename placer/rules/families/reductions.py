@@ -34,8 +34,13 @@ def extreme(call: Call) -> tuple[Choice, ...]:
 
 
 def norm(call: Call) -> tuple[Choice, ...]:
-    """`linalg_vector_norm(x, order, dims, keepdim)`, `norm(x, p, dims)`: the other dims."""
+    """`linalg_vector_norm(x, order, dims, keepdim)`, `linalg_norm`, `norm(x, p, dims)`: the other dims."""
     return pattern_choices(_reduced(call, 2, summed=False))
+
+
+def matrix_norm(call: Call) -> tuple[Choice, ...]:
+    """`linalg_matrix_norm(x, order, dims, keepdim)`, of the last two dims where none are given: the other dims."""
+    return pattern_choices(_reduced(call, 2, summed=False, dims=(-2, -1)))
 
 
 def scan(call: Call) -> tuple[Choice, ...]:
@@ -66,13 +71,14 @@ def one_hot(call: Call) -> tuple[Choice, ...]:
     return pattern_choices(Pattern(inputs=(labels,), outputs=((*labels, ""),)))
 
 
-def _reduced(call: Call, position: int, *, summed: bool) -> Pattern:
+def _reduced(call: Call, position: int, *, summed: bool, dims: tuple[int, ...] = ()) -> Pattern:
+    """What reduces the dims of an argument, or `dims` where it has none of these, of which none are all."""
     x = call.tensor(0).shape
     labels = numbered(x)
-    given = integers(call.argument(position, "dim"))
-    dims = {dim % len(x) for dim in given} if given and x else set(range(len(x)))
-    outputs = tuple(_left(labels, dims, len(out.shape) == len(x)) for out in call.outputs)
-    inside = tuple(label for dim, label in enumerate(labels) if dim in dims and label)
+    given = integers(call.argument(position, "dim")) or dims
+    gone = {dim % len(x) for dim in given} if given and x else set(range(len(x)))
+    outputs = tuple(_left(labels, gone, len(out.shape) == len(x)) for out in call.outputs)
+    inside = tuple(label for dim, label in enumerate(labels) if dim in gone and label)
     return Pattern(inputs=(labels,), outputs=outputs, summed=inside if summed else ())
 
 
