@@ -10,18 +10,16 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 import torch
 from torch import nn
 
 from placer.errors import UncapturableError
-from placer.tracer.export.state.left_values import NOT_PLAIN, LeftValues
-from placer.tracer.export.state.model_values import MOST, OWN, Plain, Values, attributes
+from placer.tracer.export.state.left_values import LeftValues
+from placer.tracer.export.state.model_values import Plain, Values, attributes
 from placer.tracer.export.state.shared_memory import memory_of
 
 _Copy = list[object] | dict[object, object]
-_Inside = list[object] | deque[object] | dict[object, object]
 # The attributes of modules that hold hooks: `_forward_hooks`, `_forward_pre_hooks_with_kwargs` and others.
 _HOOKS = ("_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 
@@ -105,17 +103,16 @@ class Kept:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """After the body modules have the attributes that they had, and their lists, dicts and objects what was in them.
+    """After the body the modules have the attributes that they had, and their lists and dicts what was in them.
 
     Where it fails they have the hooks that they had: those that forward puts on, and keeps a mark of, would come again.
     """
     before = [(module, dict(vars(module))) for module in model.modules()]
     inside = [
-        (inner, _copied(inner))
+        (value, _copied(value))
         for _, held in before
         for name, value in held.items()
-        if name not in OWN
-        for inner in _changeable(value)
+        if isinstance(value, list | deque | dict) and not name.startswith("_")
     ]
     hooks = [
         (value, dict(value))
@@ -140,16 +137,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 value.update(held_inside)
             elif isinstance(value, list | deque):
                 value.extend(held_inside)
-
-
-def _changeable(value: object, nested: bool = True) -> Iterator[_Inside]:
-    """What a list, a dict or a plain object holds, and what those in it do, to be put back."""
-    inside = value if isinstance(value, list | deque | dict) else getattr(value, "__dict__", None)
-    if isinstance(value, NOT_PLAIN) or not isinstance(inside, list | deque | dict):
-        return
-    yield inside
-    for one in islice(inside.values() if isinstance(inside, dict) else inside, MOST if nested else 0):
-        yield from _changeable(one, nested=False)
 
 
 def _counted(name: str, earlier: Plain, now: Plain) -> str:
@@ -189,7 +176,7 @@ def _elsewhere(old: torch.Tensor, new: torch.Tensor | None) -> bool:
     return new is not None and new.device != old.device
 
 
-def _copied(value: _Inside) -> _Copy:
+def _copied(value: list[object] | deque[object] | dict[object, object]) -> _Copy:
     return dict(value) if isinstance(value, dict) else list(value)
 
 

@@ -22,10 +22,9 @@ from placer.errors import UncapturableError
 from placer.io.usercode import is_own_module
 from placer.tracer.lookups.readings import is_read
 
-#: What a module has by torch, its hooks among it.
-OWN = frozenset(vars(nn.Module())) | {"_flat_weights"}  # the parameters of recurrent modules once more
+_OWN = frozenset(vars(nn.Module())) | {"_flat_weights"}  # the parameters of recurrent modules once more
 # Of a long list the first, and of nested ones as many levels.
-MOST, DEEPEST = 100, 4
+_MOST, DEEPEST = 100, 4
 
 _CONTAINERS = (list, tuple, dict, set, deque)
 _NONE = object()
@@ -121,7 +120,7 @@ def attributes(module: nn.Module) -> list[str]:
         for name, value in vars(kind).items()
         if isinstance(value, Plain) and name not in own and name[:2] != "__"
     }
-    return [*(name for name in own if name not in OWN), *shared]
+    return [*(name for name in own if name not in _OWN), *shared]
 
 
 def of_kind(module: nn.Module, kind: type[_Held]) -> dict[str, _Held]:
@@ -159,7 +158,7 @@ def _gather(name: str, value: object, found: Values, seen: set[int], depth: int)
             # A dict of tensors is a cache or a log: what is in it is looked at, not how much there is.
             cache = isinstance(value, dict) and any(isinstance(one, torch.Tensor) for one in value.values())
             found.sizes[name] = -1 if cache else len(value)
-        for inner, one in islice(_inside(name, value), MOST):
+        for inner, one in islice(_inside(name, value), _MOST):
             _gather(inner, one, found, seen, depth + 1)
 
 
