@@ -24,8 +24,9 @@ ON_CUDA = frozenset({
     "rms_norm", "exp", "log", "log10", "log1p", "log2", "expm1", "pow", "square", "rsqrt", "sum", "norm", "cumsum",
     "cumprod", "logsumexp", "softplus", "cosh", "sinh", "tan", "acos", "asin", "erfinv", "reciprocal",
     "linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "dist", "cosine_similarity", "upsample_nearest1d",
-    "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d",
-    "soft_margin_loss", "margin_ranking_loss", "hinge_embedding_loss", "triplet_margin_loss", "multi_margin_loss",
+    "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d",
+    "upsample_trilinear3d", "soft_margin_loss", "margin_ranking_loss", "hinge_embedding_loss", "triplet_margin_loss",
+    "multi_margin_loss",
     "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
 })  # fmt: skip
 ON_CPUS = frozenset({
