@@ -23,7 +23,7 @@ ON_CUDA = frozenset({
     "softmax", "_softmax", "log_softmax", "_log_softmax", "layer_norm", "native_layer_norm", "group_norm",
     "rms_norm", "exp", "log", "log10", "log1p", "log2", "expm1", "pow", "square", "rsqrt", "sum", "norm", "cumsum",
     "cumprod", "logsumexp", "softplus", "cosh", "sinh", "tan", "acos", "asin", "erfinv", "reciprocal",
-    "linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "dist", "cosine_similarity", "upsample_nearest1d",
+    "linalg_vector_norm", "linalg_matrix_norm", "dist", "cosine_similarity", "upsample_nearest1d",
     "upsample_nearest2d", "upsample_nearest3d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_linear1d",
     "upsample_trilinear3d", "soft_margin_loss", "margin_ranking_loss", "hinge_embedding_loss", "triplet_margin_loss",
     "multi_margin_loss",
