@@ -34,10 +34,10 @@ PLAYED = 0.02
 
 
 class _Step(NamedTuple):
-    """Seconds of a step without the world's collectives, and how much of them messages cost."""
+    """Seconds of a step without the world's collectives, and the order that was played for them where one was."""
 
     seconds: float
-    communication: float
+    order: BranchedOrder | None = None
 
 
 def estimate(plan: Plan) -> Ledger:
@@ -53,10 +53,10 @@ def costs_of(plan: Plan) -> Costs:
 def estimate_with(costs: Costs, plan: Plan) -> Ledger:
     """The predicted step of `plan` (whose graph, cluster and settings are these)."""
     ranks, rows, stages, flops = plan.ranks, plan.rows, costs.stages_of(plan), costs.flops
-    seconds = predicted_seconds(costs, plan)
+    step, seconds = _itemised(costs, plan)
     reduced = sum(one.span.counts.trainable for one in stages if one.known.stage.replicas > 1)
     return Ledger(
-        step_seconds=seconds.total,
+        step_seconds=step,
         seconds=seconds,
         memory=tuple(held for _, held in tightest(costs, plan)),
         rows=rows,
@@ -67,9 +67,9 @@ def estimate_with(costs: Costs, plan: Plan) -> Ledger:
     )
 
 
-def predicted_seconds(costs: Costs, plan: Plan) -> Seconds:
-    """The seconds of `estimate_with` by cause, without its bytes: what a search compares."""
-    return _itemised(costs, plan, stage_costs(costs, plan), costs.fixed_in_plan(plan))
+def predicted_step(costs: Costs, plan: Plan) -> float:
+    """The step of `estimate_with`, in seconds, without its causes and bytes: what a search compares."""
+    return _step(costs.stages_of(plan), plan, stage_costs(costs, plan)).seconds + costs.fixed_in_plan(plan)
 
 
 def stage_costs(costs: Costs, plan: Plan) -> tuple[StageCost, ...]:
@@ -141,52 +141,60 @@ def hosted(costs: Costs, plan: Plan) -> dict[int, int]:
     return dict(found)
 
 
-def _itemised(costs: Costs, plan: Plan, stages: tuple[StageCost, ...], fixed: float) -> Seconds:
-    """The step of the position with most work, by cause; what other stages make it wait for is bubble."""
-    priced, count = costs.stages_of(plan), len(plan.microbatches)
+def _itemised(costs: Costs, plan: Plan) -> tuple[float, Seconds]:
+    """The step, and that of the position with most work by cause; what other stages make it wait for is bubble."""
+    priced, stages, count = costs.stages_of(plan), stage_costs(costs, plan), len(plan.microbatches)
     busy = [(count - 1) * cost.work + cost.last_forward + cost.last_backward for cost in stages]
     slowest = max(costs.known.positions(plan), key=lambda numbers: sum([busy[s] for s in numbers]))
     chosen, microbatches = [stages[s] for s in slowest], costs.known.microbatches(plan)
     times = [_summed(priced[s], microbatches) for s in slowest]
-    found = (_chained if is_chain(plan) else _branched)(priced, plan, stages, chosen)
+    found, fixed = _step(priced, plan, stages), costs.fixed_in_plan(plan)
     step = found.seconds + fixed
     spent = partial(
         Seconds,
         forward=sum(part.forward for part in times),
         backward=sum(part.backward for part in times) + (count - 1) * sum(cost.accumulate for cost in chosen),
         recompute=sum(part.recompute for part in times),
-        communication=found.communication,
+        communication=_closed_messages(plan, stages, chosen) if found.order is None else found.order.communication(),
         reduction=sum(part.gather_forward + part.gather_backward for part in times)
         + sum(cost.reduction for cost in chosen)
         + fixed,
         optimizer=sum(cost.optimizer for cost in chosen),
     )
-    return spent(bubble=max(0.0, step - spent().total))
+    return step, spent(bubble=max(0.0, step - spent().total))
 
 
-def _chained(
-    own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
-) -> _Step:
-    """The step of a chain of stages, `chosen` being of the slowest position.
+def _step(own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...]) -> _Step:
+    """The step of stages: of a graph that of the order of the plan, of a chain by its closed form.
 
-    The order of the plan is played too where that may say more: where what skips stages takes a good share of the step,
+    The order of a chain is played too where that may say more: where what skips stages takes a good share of the step,
     which the closed form has go on to the next stage and find no way full, and where positions that take turns are
     slowest in different ones, which then wait for each other, or come to their next turn before the first microbatch,
     as a last one that is small lets them; and where forwards are slowest at another position than backwards, which
     all follow them.
     """
+    if not is_chain(plan):
+        return _played(own, plan, stages)
+    positions, count = plan.positions, len(plan.microbatches)
+    closed = step_seconds(stages, plan.schedule, positions=positions, microbatches=count)
+    found = skipping(plan)
+    skips = bool(found) and _alone(own, plan, found) >= PLAYED * closed
+    turned, passed = waits_between_turns(stages, positions, count), waits_between_passes(stages, plan.schedule, count)
+    if skips or max(turned, passed) >= PLAYED * closed:
+        played = _played(own, plan, stages)
+        return played if played.seconds > closed else _Step(closed)
+    return _Step(closed)
+
+
+def _closed_messages(plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]) -> float:
+    """Seconds of a step of a chain that its messages cost by the closed form, `chosen` being of the slowest
+    position."""
     positions, count = plan.positions, len(plan.microbatches)
     turns = len(stages) // positions
     communication = sum(cost.messages for cost in stages) / turns
     if count > 1:
         communication += stalls(plan.schedule, positions, count) * sum(cost.messages for cost in chosen) / turns
-    closed = _Step(step_seconds(stages, plan.schedule, positions=positions, microbatches=count), communication)
-    found = skipping(plan)
-    skips = bool(found) and _alone(own, plan, found) >= PLAYED * closed.seconds
-    turned, passed = waits_between_turns(stages, positions, count), waits_between_passes(stages, plan.schedule, count)
-    if skips or max(turned, passed) >= PLAYED * closed.seconds:
-        return max(closed, _branched(own, plan, stages, chosen))
-    return closed
+    return communication
 
 
 def _alone(own: Sequence[PricedStage], plan: Plan, found: Sequence[Transfer]) -> float:
@@ -199,10 +207,8 @@ def _alone(own: Sequence[PricedStage], plan: Plan, found: Sequence[Transfer]) ->
     return total * len(plan.microbatches)
 
 
-def _branched(
-    own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...], chosen: Sequence[StageCost]
-) -> _Step:
-    """The step of a graph of stages, played."""
+def _played(own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...]) -> _Step:
+    """The step by the order of a plan, played."""
     forward, backward, weight = [], [], []
     for one, stage, cost in zip(own, plan.stages, stages, strict=True):
         passes = [one.costs.stage_times.full(stage, rows) for rows in plan.microbatches]
@@ -212,11 +218,11 @@ def _branched(
         weight.append([each.weight + more for each, more in zip(passes, adding, strict=True)])
     sent, returned = _messages(own, plan)
     graph = read_graph(plan)
-    step = BranchedOrder(
+    order = BranchedOrder(
         order=timed_actions(plan, graph), graph=graph, forward=forward, backward=backward, weight=weight,
         stages=stages, sent=sent, returned=returned,
-    ).step()  # fmt: skip
-    return _Step(step.seconds, step.communication)
+    )  # fmt: skip
+    return _Step(order.step(), order)
 
 
 def _messages(own: Sequence[PricedStage], plan: Plan) -> tuple[Messages, Messages]:

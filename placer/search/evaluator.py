@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placer.costs.costs import Costs
-from placer.costs.step_estimate import hosted, predicted_seconds, tightest
+from placer.costs.step_estimate import hosted, predicted_step, tightest
 from placer.legality import Violation
 from placer.legality.judge import Tightest
 from placer.legality.known_rules import KnownRules
@@ -55,7 +55,7 @@ class Evaluator:
         held_by, devices = tightest(self.costs, plan), self.costs.cluster.devices
         spare = [devices[device].memory_bytes - held.total for device, held in held_by]
         return Score(
-            seconds=predicted_seconds(self.costs, plan).total,
+            seconds=predicted_step(self.costs, plan),
             held_by=held_by,
             excess=-sum(size for size in spare if size < 0) + self._hosts_excess(plan),
             peak=max([held.total for _, held in held_by]),

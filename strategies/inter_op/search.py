@@ -24,7 +24,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 
 from placer.costs.costs import Costs
-from placer.costs.step_estimate import predicted_seconds
+from placer.costs.step_estimate import predicted_step
 from placer.errors import Infeasible, UsageError
 from placer.io.memo import once
 from placer.plans.plan import Layout
@@ -372,7 +372,7 @@ def _played(search: _OutlineSearch, outline: Outline, cuts: StageCuts, closed: f
     if not (problem.graph.skips or outline.virtual > 1 or outline.schedule == "gpipe" or nodes_first):
         return closed
     plan = plan_of(problem, outline, cuts.cuts, cuts.recompute, search.layout(outline.layout))
-    seconds = predicted_seconds(problem.costs, plan).total
+    seconds = predicted_step(problem.costs, plan)
     return seconds if is_chain(plan) and seconds > closed * (1 + ROUNDING) else closed
 
 

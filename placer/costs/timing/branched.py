@@ -41,14 +41,6 @@ _Ends = tuple[tuple[int, int], ...]
 _Entry = tuple[float, int, int, int, _Does]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchedStep:
-    """Seconds of a step without the world's collectives, and those of them that messages cost."""
-
-    seconds: float
-    communication: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class BranchedOrder:
     """The order of a plan and its seconds: of both passes of the stages and of the backward's weight part, of what
@@ -63,14 +55,23 @@ class BranchedOrder:
     sent: Messages
     returned: Messages
 
-    def step(self) -> BranchedStep:
-        """The step, and how much shorter it would be if messages took no time."""
+    def step(self) -> float:
+        """Seconds of the step without the world's collectives."""
+        return self._meeting(self._wires()) + max(self._updates())
+
+    def communication(self) -> float:
+        """How many seconds shorter the step would be if messages took no time."""
+        wires = self._wires()
+        return max(0.0, self._meeting(wires) - self._meeting([_AT_ONCE] * len(wires)))
+
+    def _wires(self) -> list[Wire]:
+        return [wire for messages in (self.sent, self.returned) for own in messages.values() for wire in own]
+
+    def _meeting(self, wires: Sequence[Wire]) -> float:
+        """When all positions meet, where messages are `wires`."""
         reducing = tuple([stage.buckets > 0 for stage in self.stages])
         lines = _turns(self.order, self.graph, tuple(self.sent), tuple(self.returned), reducing)
-        wires = [wire for messages in (self.sent, self.returned) for own in messages.values() for wire in own]
-        computed = self._computed()
-        seconds, free = (self._met(played(lines, computed, each)) for each in (wires, [_AT_ONCE] * len(wires)))
-        return BranchedStep(seconds=seconds + max(self._updates()), communication=max(0.0, seconds - free))
+        return self._met(played(lines, self._computed(), wires))
 
     def _met(self, done: Sequence[float]) -> float:
         """When all positions meet that are `done` with their lines then: after sums of parts, and of what is tied."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import accumulate, combinations
 from math import comb
 
-from placer.costs.step_estimate import predicted_seconds
+from placer.costs.step_estimate import predicted_step
 from placer.plans.plan import Layout
 from placer.search.problem import Problem
 from placer.strategies.space.outline import Outline, plan_of, recomputes
@@ -29,7 +29,7 @@ def least_of_every_cut(problem: Problem, outline: Outline, layout: Layout | None
         return None
     least = (next(iter(recomputes(problem))),) * outline.stages
     plans = (plan_of(problem, outline, cuts, least, layout) for cuts in every_cut(blocks, outline.stages))
-    return min(predicted_seconds(problem.costs, plan).total for plan in plans)
+    return min(predicted_step(problem.costs, plan) for plan in plans)
 
 
 def every_cut(blocks: int, stages: int) -> Iterator[tuple[int, ...]]:
