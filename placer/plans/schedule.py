@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from placer.errors import UsageError
 from placer.plans.stage_graph import StageGraph, chain
@@ -40,6 +40,8 @@ UNITS: Mapping[ActionKind, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
 _WHOLE: tuple[ActionKind, ActionKind] = ("F", "B")
 _INPUT_PART: tuple[ActionKind, ActionKind] = ("F", "I")
+# An action that others wait for, of any microbatch: its kind and its stage.
+_Milestone: TypeAlias = tuple[ActionKind, int]
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
@@ -134,26 +136,34 @@ def timetable(
     """
     graph = _graph(stages)
     times: dict[Action, tuple[float, float]] = {}
-    reached: dict[Action, float] = {}
+    reached: dict[_Milestone, dict[int, float]] = {(kind, s): {} for kind in _WHOLE for s in range(len(graph.at))}
+    awaited = {
+        (s, kind): [(one, reached[one]) for one in _awaited(s, kind, graph)] for _, s in reached for kind in UNITS
+    }
     clock, following = [0.0] * len(schedule), [0] * len(schedule)
-    waiting: dict[Action, list[int]] = {}
+    waiting: dict[tuple[_Milestone, int], list[int]] = {}
     runnable = list(range(len(schedule)))
     while runnable:
         position = runnable.pop()
         line = schedule[position]
         while following[position] < len(line):
-            action = line[following[position]]
-            needs = prerequisites(action, graph)
-            missing = next((need for need in needs if need not in reached), None)
+            stage, kind, microbatch = action = line[following[position]]
+            start, missing = clock[position], None
+            for one, ends in awaited[stage, kind]:
+                if microbatch not in ends:
+                    missing = one
+                    break
+                start = max(start, ends[microbatch])
             if missing is not None:
-                waiting.setdefault(missing, []).append(position)
+                waiting.setdefault((missing, microbatch), []).append(position)
                 break
-            start = max([clock[position], *[reached[need] for need in needs]])
-            clock[position] = end = start + graph.work[action.stage] * seconds[action.kind]
-            done = milestone(action)
-            times[action], reached[done] = (start, end), end
+            clock[position] = end = start + graph.work[stage] * seconds[kind]
+            times[action] = start, end
             following[position] += 1
-            runnable += waiting.pop(done, ())
+            if kind != "W":
+                done = _reached_by(kind), stage
+                reached[done][microbatch] = end
+                runnable += waiting.pop((done, microbatch), ())
     return {action: times[action] for line in schedule for action in line if action in times}
 
 
@@ -167,17 +177,25 @@ class TimedActions:
 
 def milestone(action: Action) -> Action:
     """What others wait for: an input part I lets the stage before go on as a whole backward B does."""
-    return Action(action.stage, "B", action.microbatch) if action.kind == "I" else action
+    return Action(action.stage, _reached_by(action.kind), action.microbatch)
 
 
 def prerequisites(action: Action, graph: StageGraph) -> tuple[Action, ...]:
     """The milestones that must be reached before `action`."""
-    s, m = action.stage, action.microbatch
-    if action.kind == "F":
-        return tuple([Action(before, "F", m) for before in graph.reads[s]])
-    if action.kind == "W":
-        return (Action(s, "B", m),)
-    return (Action(s, "F", m), *[Action(after, "B", m) for after in graph.awaits[s]])
+    return tuple([Action(s, kind, action.microbatch) for kind, s in _awaited(action.stage, action.kind, graph)])
+
+
+def _reached_by(kind: ActionKind) -> ActionKind:
+    return "B" if kind == "I" else kind
+
+
+def _awaited(stage: int, kind: ActionKind, graph: StageGraph) -> tuple[_Milestone, ...]:
+    """The milestones, of its own microbatch, that an action of a stage waits for."""
+    if kind == "F":
+        return tuple([("F", before) for before in graph.reads[stage]])
+    if kind == "W":
+        return (("B", stage),)
+    return (("F", stage), *[("B", after) for after in graph.awaits[stage]])
 
 
 def _graph(stages: int | StageGraph) -> StageGraph:

@@ -11,11 +11,14 @@ parts of gradients and what is tied are summed when a position has done all else
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from placer.costs.timing.played import Turn, Wire, played
+import numpy as np
+from numpy.typing import NDArray
+
+from placer.costs.timing.played import Line, Turn, Wire, played
 from placer.costs.timing.step import StageCost
 from placer.plans.schedule import Action, ActionKind, TimedActions
 from placer.plans.stage_graph import StageGraph
@@ -32,13 +35,8 @@ _KINDS: Sequence[ActionKind] = ("F", "B", "I", "W")
 # A message that takes no time.
 _AT_ONCE = Wire(0.0, 0.0)
 
-# The messages that a turn reads, and the number of what it computes; None: an end of a message.
-_Does = tuple[tuple[int, ...], int] | None
 # The stages at both ends of messages.
 _Ends = tuple[tuple[int, int], ...]
-# What a position comes to: when, what comes first then (0 messages, 1 reductions, 2 actions), the position that makes
-# it, the number of the message or of the action in its line, and what it does.
-_Entry = tuple[float, int, int, int, _Does]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ class BranchedOrder:
     def _meeting(self, wires: Sequence[Wire]) -> float:
         """When all positions meet, where messages are `wires`."""
         reducing = tuple([stage.buckets > 0 for stage in self.stages])
-        lines = _turns(self.order, self.graph, tuple(self.sent), tuple(self.returned), reducing)
+        lines = _lines(self.order, self.graph, tuple(self.sent), tuple(self.returned), reducing)
         return self._met(played(lines, self._computed(), wires))
 
     def _met(self, done: Sequence[float]) -> float:
@@ -84,8 +82,8 @@ class BranchedOrder:
         return max(clock)
 
     def _computed(self) -> list[float]:
-        """Seconds of what turns compute: none, sums of stages, and of each its microbatches by kind of action."""
-        found = [0.0, *[stage.buckets for stage in self.stages]]
+        """Seconds of what turns compute: sums of stages, and of each its microbatches by kind of action."""
+        found = [stage.buckets for stage in self.stages]
         passes = zip(self.stages, self.forward, self.backward, self.weight, strict=True)
         for stage, forward, backward, weight in passes:
             whole, inputs = list(backward), [both - one for both, one in zip(backward, weight, strict=True)]
@@ -103,25 +101,50 @@ class BranchedOrder:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _turns(
+def _lines(
     order: TimedActions, graph: StageGraph, sent: _Ends, returned: _Ends, reducing: tuple[bool, ...]
-) -> tuple[tuple[Turn, ...], ...]:
-    """Of each position its turns, in the order of its program (`placer.program.lowering`)."""
+) -> tuple[Line, ...]:
+    """Of each position what it does, in the order of its program (`placer.program.lowering`)."""
     times, count = order.times, 1 + max([action.microbatch for line in order.actions for action in line])
-    entries: list[list[_Entry]] = [[] for _ in order.actions]
+    found = [_Entries() for _ in order.actions]
     ends: dict[tuple[int, bool], list[float]] = {}
     coming: dict[tuple[bool, int], list[int]] = {}
     for first, (maker, reader, back) in enumerate(_kinds_of_messages(sent, returned)):
         coming.setdefault((back, reader), []).append(first * count)
-        at = graph.at[maker]
         if (maker, back) not in ends:
             ends[maker, back] = _ends(maker, back, times, count)
-        own = [(end, 0, at, number, None) for number, end in enumerate(ends[maker, back], first * count)]
-        entries[at] += own
-        entries[graph.at[reader]] += own
+        numbers, at = range(first * count, (first + 1) * count), graph.at[maker]
+        for position in (at, graph.at[reader]):
+            found[position].add(ends[maker, back], 0, at, numbers, numbers)
     for position, line in enumerate(order.actions):
-        entries[position] += _own(position, line, times, reducing, coming)
-    return tuple(map(_in_order, entries))
+        _add_actions(found[position], position, line, times, coming, len(reducing))
+        _add_reductions(found[position], position, line, times, reducing)
+    return tuple([entries.in_order() for entries in found])
+
+
+class _Entries:
+    """What a position comes to, and by what that is in order: when, what comes first then (0 messages, 1 reductions,
+    2 actions), the position that makes it, the number of the message or of the action in its line."""
+
+    def __init__(self) -> None:
+        self.keys: list[NDArray[np.float64]] = []
+        self.does: list[int | Turn] = []
+
+    def add(
+        self, when: Sequence[float], first: int, maker: int, numbers: Sequence[int], does: Iterable[int | Turn]
+    ) -> None:
+        """More of one kind that one position makes."""
+        keys = np.empty((4, len(when)))
+        keys[0], keys[1], keys[2], keys[3] = numbers, maker, first, when
+        self.keys.append(keys)
+        self.does += does
+
+    def in_order(self) -> Line:
+        """All of it."""
+        if not self.keys:
+            return ()
+        order: list[int] = np.lexsort(np.concatenate(self.keys, axis=1)).tolist()
+        return [self.does[one] for one in order]
 
 
 def _kinds_of_messages(sent: _Ends, returned: _Ends) -> Iterator[tuple[int, int, bool]]:
@@ -136,32 +159,29 @@ def _ends(maker: int, back: bool, times: Mapping[Action, tuple[float, float]], c
     return [times[Action(maker, kind, microbatch)][1] for microbatch in range(count)]
 
 
-def _own(
-    position: int, line: Sequence[Action], times: Mapping[Action, tuple[float, float]], reducing: Sequence[bool],
-    coming: Mapping[tuple[bool, int], Sequence[int]],
-) -> Iterator[_Entry]:  # fmt: skip
-    """What a position does, and what it reduces behind the last action of a stage; `coming` has the numbers of the
-    first microbatch's messages to a stage."""
-    last = {action.stage: number for number, action in enumerate(line)}
-    stages, count = len(reducing), 1 + max([action.microbatch for action in line], default=0)
-    for number, action in enumerate(line):
-        stage, kind, microbatch = action
+def _add_actions(
+    entries: _Entries, position: int, line: Sequence[Action], times: Mapping[Action, tuple[float, float]],
+    coming: Mapping[tuple[bool, int], Sequence[int]], stages: int,
+) -> None:  # fmt: skip
+    """What a position computes; `coming` has the numbers of the first microbatch's messages to a stage."""
+    count, does = 1 + max([action.microbatch for action in line], default=0), list[Turn]()
+    for stage, kind, microbatch in line:
         firsts = () if kind == "W" else coming.get((kind != "F", stage), ())
-        computes = 1 + stages + (_KINDS.index(kind) + len(_KINDS) * stage) * count + microbatch
-        start, end = times[action]
-        yield start, 2, position, number, (tuple([first + microbatch for first in firsts]), computes)
-        if last[stage] == number and reducing[stage]:
-            yield end, 1, position, number, ((), 1 + stage)
+        computes = stages + (_KINDS.index(kind) + len(_KINDS) * stage) * count + microbatch
+        does.append((tuple([first + microbatch for first in firsts]), computes))
+    entries.add([times[action][0] for action in line], 2, position, range(len(line)), does)
 
 
-def _in_order(entries: list[_Entry]) -> tuple[Turn, ...]:
-    """What one position comes to, as turns; the last one computes nothing."""
-    line: list[Turn] = []
-    met: list[int] = []
-    for _, _, _, number, does in sorted(entries):
-        if does is None:
-            met.append(number)
-        else:
-            line.append(Turn(tuple(met), *does))
-            met.clear()
-    return (*line, Turn(tuple(met), (), 0))
+def _add_reductions(
+    entries: _Entries, position: int, line: Sequence[Action], times: Mapping[Action, tuple[float, float]],
+    reducing: Sequence[bool],
+) -> None:  # fmt: skip
+    """What a position reduces, behind the last action of a stage."""
+    last = {action.stage: number for number, action in enumerate(line) if reducing[action.stage]}
+    entries.add(
+        [times[line[number]][1] for number in last.values()],
+        1,
+        position,
+        list(last.values()),
+        [((), stage) for stage in last],
+    )

@@ -16,7 +16,7 @@ Who comes first in time has the way first, of those at one moment the position b
 from collections.abc import Hashable, Sequence
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 
 class Wire(NamedTuple):
@@ -28,50 +28,46 @@ class Wire(NamedTuple):
     arriving: Sequence[Hashable] = ()
 
 
-class Turn(NamedTuple):
-    """What a position does next: ends of messages that it comes to first, those that it reads, and what it computes
-    once it has them; messages and computations by their numbers."""
-
-    met: Sequence[int]
-    read: Sequence[int]
-    computes: int
+# What a position computes once it has the messages that it reads; messages and computations by their numbers.
+Turn: TypeAlias = tuple[Sequence[int], int]
+# What a position does: it comes to ends of messages, by their numbers, and has turns.
+Line: TypeAlias = Sequence[int | Turn]
 
 
-def played(lines: Sequence[Sequence[Turn]], seconds: Sequence[float], wires: Sequence[Wire]) -> list[float]:
+def played(lines: Sequence[Line], seconds: Sequence[float], wires: Sequence[Wire]) -> list[float]:
     """When each position is done, where what it computes takes so many `seconds`; of messages whose ends do not meet
     in order it would wait for ever."""
-    clock, at, met = [0.0] * len(lines), [0] * len(lines), [-1] * len(lines)
+    clock, at = [0.0] * len(lines), [0] * len(lines)
     came, arrived = [inf] * len(wires), [inf] * len(wires)
     free, waiting = dict[Hashable, float](), dict[int, int]()
     events = [(0.0, position) for position, line in enumerate(lines) if line]
     while events:
-        now = heappop(events)
-        position = now[1]
-        line, number, begin = lines[position], at[position], clock[position]
-        while number < len(line) and (not events or now < events[0]):
-            ends, read, computes = line[number]
-            if met[position] < number:
-                met[position] = number
-                for message in ends:
-                    if came[message] == inf:
-                        came[message] = begin
-                        continue
-                    arrived[message] = end = _moved(wires[message], max(came[message], begin), free)
-                    if message in waiting:
-                        heappush(events, (end, waiting.pop(message)))
-            for message in read:
+        _, position = heappop(events)
+        line, number, now = lines[position], at[position], clock[position]
+        while number < len(line):
+            does = line[number]
+            if isinstance(does, int):
+                if came[does] == inf:
+                    came[does] = now
+                else:
+                    arrived[does] = end = _moved(wires[does], max(came[does], now), free)
+                    if does in waiting:
+                        heappush(events, (end, waiting.pop(does)))
+                number += 1
+                continue
+            begin = now
+            for message in does[0]:
                 if arrived[message] > begin:
                     begin = arrived[message]
             if begin == inf:
-                waiting[next(message for message in read if arrived[message] == inf)] = position
+                waiting[next(message for message in does[0] if arrived[message] == inf)] = position
                 break
-            begin += seconds[computes]
+            now = begin + seconds[does[1]]
             number += 1
-            now = (begin, position)
-            clock[position], at[position] = begin, number
-        else:
-            if number < len(line):
-                heappush(events, now)
+            if events and events[0] < (now, position):
+                heappush(events, (now, position))
+                break
+        clock[position], at[position] = now, number
     assert all(at[position] == len(line) for position, line in enumerate(lines)), "positions wait for ever"
     return clock
 
