@@ -38,7 +38,7 @@ from placer.plans.transfers import is_chain
 from placer.runtime.bench import measured_in_turns
 from placer.search.evaluator import Evaluator, Score
 from placer.search.problem import Problem, Solution
-from placer.strategies.auto import BRANCH_TRIES
+from placer.strategies.auto.shares import BRANCH_TRIES
 from placer.strategies.local.search import best_after, search_from
 from placer.strategies.moves.walk import Walk
 

@@ -145,7 +145,7 @@ BUILT_IN = {
     "lists": "placer.strategies.lists.strategies:Lists",
     "horizontal": "placer.strategies.horizontal.search:Horizontal",
     "policy": "placer.strategies.local.polished:PolishedPolicy",
-    "auto": "placer.strategies.auto:Portfolio",
+    "auto": "placer.strategies.auto.portfolio:Portfolio",
 }
 
 # Strategies of several populations, whose search can be kept and gone on with.

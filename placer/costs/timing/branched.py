@@ -178,10 +178,5 @@ def _add_reductions(
 ) -> None:  # fmt: skip
     """What a position reduces, behind the last action of a stage."""
     last = {action.stage: number for number, action in enumerate(line) if reducing[action.stage]}
-    entries.add(
-        [times[line[number]][1] for number in last.values()],
-        1,
-        position,
-        list(last.values()),
-        [((), stage) for stage in last],
-    )
+    numbers = list(last.values())
+    entries.add([times[line[number]][1] for number in numbers], 1, position, numbers, [((), stage) for stage in last])

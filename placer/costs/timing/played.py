@@ -1,7 +1,7 @@
 """Positions that do what their lines say, played; messages wait for the ways that they take.
 
-In: of each position its turns, the seconds of what they compute, and what each message takes and occupies. Out: when
-each position is done.
+In: of each position what it comes to and computes, the seconds of that, and what each message takes and occupies. Out:
+when each position is done.
 
 A message may move when both of its ends have come to it in their lines. It occupies ways at its sender's end and at its
 receiver's, ports and what leads out of and into nodes, each for as long as its bytes take; its first byte takes the

@@ -7,30 +7,43 @@ Only the winner is lowered to see whether its communication holds; where a basel
 Out: the best plan, the bound of the exact search, and a table of runners-up with the reason why each lost. After an
 interrupt, or when the budget is used up, what was found so far is returned.
 
-With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half.
+With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half;
+`local` has one before it too where the model branches or devices differ.
 Where that ends it before its proof is complete, or a graph of stages is faster than any chain, list schedulers and
 `min_cut` are asked (list schedulers always, if the model branches or devices differ), and `local` goes on from the best
 plans of all with the rest: in little time moves often find what a proof has no time for. Without a budget some thousand
 moves are tried from the best plans where the model branches, as nothing is proven of its graphs of stages, of unlike
-devices after `min_cut`; and where no plan of the exact search fits and none is proven not to, a few: they know stages
-of which some blocks recompute.
+devices after `min_cut`; of unlike devices some hundred, as the exact search tries likely shares of the rows alone; and
+where no plan of it fits and none is proven not to, a few: they know stages of which some blocks recompute.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from placer.errors import Infeasible
-from placer.plans.plan import Alternative, Plan
 from placer.plans.transfers import is_chain
 from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.played import step_seconds
 from placer.search.problem import Ended, Problem, Solution, strategy
 from placer.search.progress_line import tell
-from placer.search.slower import why_slower
+from placer.strategies.auto.shares import (
+    BASELINES,
+    BRANCH_TRIES,
+    CUTS,
+    FIRST_MOVES,
+    INSTEAD,
+    LAST_TRIES,
+    LISTS,
+    MOVES,
+    SHARE_TRIES,
+    TIGHT,
+    hurried,
+    part,
+)
+from placer.strategies.auto.summary import summary
+from placer.strategies.auto.tried import Tried, interrupted, legal_of, plans_of, tried, unended
 from placer.strategies.background import MANY_DEVICES, Forked
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.inter_op.search import solve_roomy
@@ -38,54 +51,6 @@ from placer.strategies.space.block_graph import BlockGraph, branches_matter
 from placer.strategies.space.device_orders import is_mixed
 from placer.strategies.space.parts import hurried_on_unlike
 from placer.strategies.space.pin_conflicts import require_pins
-
-MOVES = "local"
-LISTS, CUTS = "lists", "min_cut"
-BASELINES = ("single", "data", "sharded", "even", LISTS, "megatron")
-# What is asked within a budget, and only where the exact search proves nothing of the best plan.
-INSTEAD = (LISTS, CUTS, MOVES)
-# Of what is left of a budget the share that a strategy may use: what comes after it has the rest. (What baselines find
-# is there after hundredths of a second or plans; a model of many classes of blocks has dear layouts, though.)
-SHARES = {LISTS: 1 / 6, "megatron": 1 / 4, CUTS: 1 / 5, "stages": 1 / 2, "horizontal": 1 / 2}
-# Plans that moves may look at where the exact search knows none that fits.
-LAST_TRIES = 128
-# Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as
-# what was searched before. (Of `two_towers` and `dlrm` of `examples.branching` on h100x8 a thousand leave 9 and 7%.)
-BRANCH_TRIES = 3_000
-# The part of a device above which memory may have kept a faster plan from fitting: one of fewer stages holds more.
-TIGHT = 0.75
-# Seconds below which a strategy is not asked: its first answer takes longer.
-LEAST = {CUTS: 0.3}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
-    """What one strategy found, judged again; `verdict` is not on communication before `_settle`.
-
-    played: seconds of its step, where `_settle` had it played event by event.
-    """
-
-    name: str
-    found: Solution | Infeasible
-    verdict: Verdict | None
-    played: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a step of what it found, as far as is known."""
-        assert self.verdict is not None
-        return self.verdict.seconds if self.played is None else self.played
-
-    @property
-    def order(self) -> tuple[float, int, int, int, int, str]:
-        """What results are compared by."""
-        assert self.verdict is not None
-        return (self.seconds, *self.verdict.order[1:])
-
-    @property
-    def evaluations(self) -> int:
-        """Plans it looked at."""
-        return 1 if isinstance(self.found, Infeasible) else self.found.evaluations
 
 
 class Portfolio:
@@ -108,24 +73,25 @@ class Portfolio:
             _settle(problem, runs)
         except KeyboardInterrupt:
             ended = "interrupt"
-        return _summary(runs, ended)
+        return summary(runs, ended)
 
 
-def _all(problem: Problem, baselines: Forked[_Result]) -> tuple[list[_Result], Ended]:
+def _all(problem: Problem, baselines: Forked[Tried]) -> tuple[list[Tried], Ended]:
     """What every strategy found, and what ended that early; raises KeyboardInterrupt where nothing is found by then."""
-    runs: list[_Result] = []
-    searches: list[_Result] = []
+    runs: list[Tried] = []
+    searches: list[Tried] = []
     try:
         if not baselines.apart:
             runs.extend(baselines)
+        runs.extend(_first_moves(problem, runs))
         searches.extend(_each(problem, _searches(problem), before=runs))
         if baselines.apart:
-            runs.extend(baselines.ready() if _interrupted(searches) else baselines)
+            runs.extend(baselines.ready() if interrupted(searches) else baselines)
         searches = [each for run in searches for each in _roomier(problem, _uncut(problem, run), runs)]
         searches.extend(_last_tries(problem, [*runs, *searches]))
     except KeyboardInterrupt:
         runs.extend(baselines.ready())
-        if not _legal([*runs, *searches]):
+        if not legal_of([*runs, *searches]):
             raise
         return [*runs, *searches], "interrupt"
     return [*runs, *searches], "" if searches else _over(problem, runs, _budget_left(problem, runs))
@@ -154,7 +120,15 @@ def _branches(problem: Problem) -> bool:
     return problem.pins.schedule in (None, "branched") and branches_matter(problem.graph)
 
 
-def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()) -> Iterator[_Result]:
+def _first_moves(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
+    """What moves make of the baselines in a part of the seconds, where these may end the exact search before it has
+    much."""
+    if problem.until is None or problem.spent or not (hurried_on_unlike(problem) or _branches(problem)):
+        return
+    yield unended(tried(MOVES, part(replace(problem, known_plans=plans_of(runs)), FIRST_MOVES)))
+
+
+def _each(problem: Problem, names: Sequence[str], before: Sequence[Tried] = ()) -> Iterator[Tried]:
     """The runs of these strategies until something ends the search."""
     runs = list(before)
     for name in names:
@@ -163,21 +137,21 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[_Result] = ()
             return
         strategy(name)  # imports take seconds too, which are nobody's share
         wanted = name not in INSTEAD or "stages" not in names or not _proven(problem, runs)
-        if wanted and not _hurried(problem, name):
-            runs.append(_run(name, _part(replace(problem, budget=left, known_plans=_plans(runs)), name)))
+        if wanted and not hurried(problem, name):
+            runs.append(tried(name, part(replace(problem, budget=left, known_plans=plans_of(runs)), name)))
             yield runs[-1]
 
 
-def _uncut(problem: Problem, run: _Result) -> _Result:
+def _uncut(problem: Problem, run: Tried) -> Tried:
     """What the exact search found; where branches make of it a graph of stages, which it ranks as if they were a chain,
     the better one of that and of what it finds where no op is cut."""
     pins, best = problem.pins, run.verdict
     free = problem.budget is None and problem.until is None and not any(degree for _, degree in pins.axes)
-    if run.name != "stages" or best is None or not free or is_chain(best.plan) or _interrupted([run]):
+    if run.name != "stages" or best is None or not free or is_chain(best.plan) or interrupted([run]):
         return run
     if all(stage.degree == 1 for stage in best.plan.stages) or isinstance(run.found, Infeasible):
         return run
-    other = _run("stages", replace(problem, pins=replace(pins, tensor=1)))
+    other = tried("stages", replace(problem, pins=replace(pins, tensor=1)))
     if isinstance(other.found, Infeasible) or other.verdict is None or other.verdict.order >= best.order:
         return run
     both = other.evaluations + run.evaluations
@@ -185,12 +159,12 @@ def _uncut(problem: Problem, run: _Result) -> _Result:
     return replace(other, found=found)
 
 
-def _roomier(problem: Problem, run: _Result, others: Sequence[_Result]) -> list[_Result]:
+def _roomier(problem: Problem, run: Tried, others: Sequence[Tried]) -> list[Tried]:
     """What the exact search found; where the best plan fills a good part of a device, so that faster ones may not have
     fitted, first what is better under layouts that hold less. Either may not hold when it is settled."""
-    legal = _legal([run, *others])
+    legal = legal_of([run, *others])
     free = problem.budget is None and problem.until is None
-    if run.name != "stages" or isinstance(run.found, Infeasible) or not (legal and free) or _interrupted([run]):
+    if run.name != "stages" or isinstance(run.found, Infeasible) or not (legal and free) or interrupted([run]):
         return [run]
     best = min((verdict for verdict, _ in legal), key=lambda verdict: verdict.order)
     if not _tight(best):
@@ -224,46 +198,31 @@ def _tight(verdict: Verdict) -> bool:
     return any(held.total > TIGHT * size for held, size in zip(verdict.ledger.memory, sizes, strict=True))
 
 
-def _last_tries(problem: Problem, runs: list[_Result]) -> Iterator[_Result]:
+def _last_tries(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     """A plan by a few moves, where no budget has moves of its own: from the best plans where nothing is proven of some
-    that the model has, of unlike devices after cuts; from none where nothing is legal and the exact search, ended by
-    nothing, has not proven that."""
+    that the model has, of unlike devices after cuts, or that unlike devices have; from none where nothing is legal and
+    the exact search, ended by nothing, has not proven that."""
     near = any(isinstance(run.found, Infeasible) and run.found.near for run in runs)
     graphs = problem.until is None and BlockGraph.of(problem.graph).branches and not _proven(problem, runs)
-    legal = bool(_legal(runs))
-    names = (CUTS, MOVES) if legal and is_mixed(problem.cluster) else (MOVES,)
-    most = BRANCH_TRIES * graphs if legal else LAST_TRIES * near
+    legal, mixed = bool(legal_of(runs)), is_mixed(problem.cluster)
+    names = (CUTS, MOVES) if legal and graphs and mixed else (MOVES,)
+    shares = mixed and all(run.name != MOVES for run in runs)
+    most = max(BRANCH_TRIES * graphs, SHARE_TRIES * shares) if legal else LAST_TRIES * near
     if not most or problem.budget is not None:
         return
     for name in names:
-        if problem.spent or _interrupted(runs):
+        if problem.spent or interrupted(runs):
             return
-        run = _run(name, replace(problem, budget=most, known_plans=_plans(runs)))
+        run = unended(tried(name, replace(problem, budget=most, known_plans=plans_of(runs))))
         if isinstance(run.found, Solution):
-            runs = [*runs, replace(run, found=replace(run.found, ended=""))]
-            yield runs[-1]
+            runs = [*runs, run]
+            yield run
 
 
-def _hurried(problem: Problem, name: str) -> bool:
-    """Whether the share of a strategy is too short for it."""
-    left = math.inf if problem.until is None else problem.until - time.perf_counter()
-    return name in LEAST and left * SHARES[name] < LEAST[name]
-
-
-def _part(problem: Problem, name: str) -> Problem:
-    """The problem with what a strategy may use of the budget."""
-    now, share = time.perf_counter(), SHARES.get(name, 1.0)
-    return replace(
-        problem,
-        budget=None if problem.budget is None else math.ceil(problem.budget * share),
-        until=None if problem.until is None else now + (problem.until - now) * share,
-    )
-
-
-def _proven(problem: Problem, runs: Sequence[_Result]) -> bool:
+def _proven(problem: Problem, runs: Sequence[Tried]) -> bool:
     """Whether no budget ended a search before its proof was complete, or before it found anything, and it is about the
     best plan and all that may be better."""
-    best = min((verdict for verdict, _ in _legal(runs)), key=lambda verdict: verdict.order, default=None)
+    best = min((verdict for verdict, _ in legal_of(runs)), key=lambda verdict: verdict.order, default=None)
     ended = any(
         run.found.ended in ("evaluations", "seconds") if isinstance(run.found, Solution) else run.name == "stages"
         for run in runs
@@ -271,42 +230,19 @@ def _proven(problem: Problem, runs: Sequence[_Result]) -> bool:
     return not (ended or _branches(problem)) and (best is None or is_chain(best.plan))
 
 
-def _over(problem: Problem, runs: list[_Result], left: int | None) -> Ended:
+def _over(problem: Problem, runs: list[Tried], left: int | None) -> Ended:
     """What ends the search now: no evaluation left, or the seconds over and some plan found."""
-    if _interrupted(runs):
+    if interrupted(runs):
         return "interrupt"
     if left is not None and left <= 0:
         return "evaluations"
-    return "seconds" if problem.spent and _legal(runs) else ""
+    return "seconds" if problem.spent and legal_of(runs) else ""
 
 
-def _interrupted(runs: list[_Result]) -> bool:
-    return any(isinstance(run.found, Solution) and run.found.ended == "interrupt" for run in runs)
-
-
-def _legal(runs: Sequence[_Result]) -> list[tuple[Verdict, _Result]]:
-    return [(run.verdict, run) for run in runs if run.verdict is not None and run.verdict.legal]
-
-
-def _plans(runs: Sequence[_Result]) -> tuple[Plan, ...]:
-    """The legal plans, the best first."""
-    return tuple(verdict.plan for verdict, _ in sorted(_legal(runs), key=lambda entry: entry[0].order))
-
-
-def _run(name: str, problem: Problem, *, lowered: bool = False) -> _Result:
-    tell(phase=name)
-    solver = strategy(name)
-    found = solver.solve(problem, lowered=lowered) if isinstance(solver, Baseline) else solver.solve(problem)
-    verdict = None if isinstance(found, Infeasible) else judge(problem.costs, found.plan, lowered=lowered)
-    if verdict is not None and verdict.legal:
-        problem.found(verdict.seconds)
-    return _Result(name=name, found=found, verdict=verdict)
-
-
-def _settle(problem: Problem, runs: list[_Result]) -> None:
+def _settle(problem: Problem, runs: list[Tried]) -> None:
     """Judge the best of all in full and have it played; where it does not hold, its run anew or as lost, then the best
     of what there is now."""
-    while legal := _legal(runs):
+    while legal := legal_of(runs):
         best, winner = min(legal, key=lambda entry: entry[1].order)
         if winner.played is not None:
             return
@@ -315,65 +251,10 @@ def _settle(problem: Problem, runs: list[_Result]) -> None:
         settled = replace(winner, verdict=verdict)
         if verdict.legal:
             settled = replace(winner, played=step_seconds(problem, best.plan))
-        runs[runs.index(winner)] = _run(winner.name, problem, lowered=True) if anew else settled
+        runs[runs.index(winner)] = tried(winner.name, problem, lowered=True) if anew else settled
 
 
-def _budget_left(problem: Problem, runs: list[_Result]) -> int | None:
+def _budget_left(problem: Problem, runs: list[Tried]) -> int | None:
     if problem.budget is None:
         return None
     return problem.budget - sum(run.evaluations for run in runs)
-
-
-def _summary(runs: list[_Result], ended: Ended) -> Solution | Infeasible:
-    """The winner with the losers' reasons."""
-    legal = _legal(runs)
-    if not legal:
-        return _binding(runs)
-    best, winner = min(legal, key=lambda entry: entry[1].order)
-    solved = [run.found for run in runs if isinstance(run.found, Solution)]
-    # What is proven of chains of stages says nothing of a graph of them.
-    proven = is_chain(best.plan)
-    bounds = [found.bound for found in solved if proven and found.bound is not None]
-    return Solution(
-        plan=replace(best.plan, strategy=winner.name),
-        bound=_bound(bounds, best.seconds, min(verdict.seconds for verdict, _ in legal)),
-        left_out=tuple(dict.fromkeys(kind for found in solved for kind in found.left_out)),
-        alternatives=tuple(_alternative(run, winner) for run in runs if run is not winner),
-        evaluations=sum(run.evaluations for run in runs),
-        ended=ended or next((found.ended for found in solved if found.ended), ""),
-    )
-
-
-def _binding(runs: Sequence[_Result]) -> Infeasible:
-    """What the exact search says binds, or the last other one; where a budget ended all but the baselines, that it
-    did."""
-    failed = [(run.name, run.found) for run in reversed(runs) if isinstance(run.found, Infeasible)]
-    searched = [one for one in failed if one[0] not in (*BASELINES, *INSTEAD)]
-    name, found = next((one for one in searched if one[0] == "stages"), next(iter(searched), failed[0]))
-    if name not in BASELINES:
-        return found
-    over = f"the budget was over before anything but baselines was tried, and none has a legal plan ({name}: "
-    return Infeasible(binding=f"{over}{found.binding})", advice="Give it a larger one")
-
-
-def _bound(bounds: Sequence[float], seconds: float, least: float) -> float | None:
-    """What is proven of the plan of so many seconds: nothing where it, or one of `least` seconds that is slower when
-    played, is of a kind that no exact search tries."""
-    if not bounds or least < max(bounds) * (1 - ROUNDING):
-        return None
-    return min(max(bounds), seconds)
-
-
-def _alternative(run: _Result, winner: _Result) -> Alternative:
-    if isinstance(run.found, Infeasible):
-        return Alternative(name=run.name, step_seconds=None, reason=run.found.binding)
-    verdict, best = run.verdict, winner.verdict
-    assert verdict is not None
-    assert best is not None
-    if not verdict.legal:
-        return Alternative(name=run.name, step_seconds=None, reason=verdict.complaint)
-    reason = why_slower(verdict, best)
-    if run.seconds != verdict.seconds:
-        slower = f"{run.seconds / winner.seconds - 1:.1%} slower in all" if run.seconds > winner.seconds else "as fast"
-        reason = f"played event by event; {1e3 * verdict.seconds:.3g} ms by estimate, {slower}"
-    return Alternative(name=run.name, step_seconds=run.seconds, reason=reason)
