@@ -24,6 +24,7 @@ from placer.runtime.stages.losses import batch_total, times_share
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import Rewrites, first_argument, mutates, rewrites, writes_buffer
 from placer.runtime.stages.shapes import TensorMeta
+from placer.tracer.export.cleaning import writes_statistics
 from placer.tracer.export.symbolic_rows import counted_sizes, is_size
 
 aten = torch.ops.aten
@@ -127,7 +128,7 @@ class CutModel:
         """The nodes that the loss or a buffer needs."""
         order = list(self.module.graph.nodes)
         goal = self.module.graph.output_node() if self.loss_node is None else self.loss_node
-        keep = {goal, *filter(writes_buffer, order)}
+        keep = {goal, *filter(writes_buffer, order), *filter(writes_statistics, order)}
         size = 0
         while size != len(keep):
             size = len(keep)

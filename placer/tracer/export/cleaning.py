@@ -31,6 +31,8 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _FIRST = re.compile(r"\bslice\((?:None|0), (?:None|-?\d+), (?:None|1)\)\.")
 _DROPPED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
 
+# Norms with running statistics, by what says that they take those at hand.
+_STATISTICS = {"batch_norm": "training", "instance_norm": "use_input_stats"}
 # The place of `sparse` among the arguments.
 _SPARSE_AT = {"aten::embedding": 4, "aten::embedding_bag": 5}
 
@@ -96,6 +98,14 @@ def is_mutable(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and bool(node.target._schema.is_mutable)
 
 
+def writes_statistics(node: fx.Node) -> bool:
+    """Whether the node is a norm that takes the statistics at hand into its running ones, of which its schema is
+    silent."""
+    told = _STATISTICS.get(short_name(node))
+    given = {} if told is None else arguments(node)
+    return told is not None and bool(given[told]) and isinstance(given["running_mean"], fx.Node)
+
+
 def is_random(node: fx.Node) -> bool:
     """Whether the node draws random numbers."""
     return (
@@ -109,9 +119,12 @@ def is_keyed(node: fx.Node) -> bool:
 
 
 def drop_dead(graph: fx.Graph) -> None:
-    """Erase calls nobody reads, except writes and random draws (which advance the generator)."""
+    """Erase calls nobody reads, except writes, running statistics among them, and random draws (which advance the
+    generator)."""
     for node in reversed(list(graph.nodes)):
-        if node.op in ("call_function", "get_attr") and not node.users and not is_mutable(node) and not is_random(node):
+        if node.op not in ("call_function", "get_attr") or node.users:
+            continue
+        if not (is_mutable(node) or is_random(node) or writes_statistics(node)):
             graph.erase_node(node)
 
 
