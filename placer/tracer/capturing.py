@@ -347,7 +347,8 @@ def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int
         rows = wrapper.kept.rows
         first = plain(rows)
         with wrapper.kept.left.standing(wrapper.model, source.device) as any_left:
-            why = later_difference(first, plain(rows), own_state(source.model)) if any_left else ""
+            buffers = dict(source.model.named_buffers())
+            why = later_difference(first, plain(rows), own_state(source.model), buffers) if any_left else ""
     except UncapturableError:
         raise
     except CaptureError:

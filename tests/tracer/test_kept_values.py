@@ -161,6 +161,71 @@ class Caches(Small):
         return h * self.table + self.tables[h.shape[1]]
 
 
+class CachesForALength(Small):
+    """A table of positions as GPT-NeoX and ESM keep it: of frequencies in a buffer, beside the length it is for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.linspace(0.1, 1, 3))
+        self.length: int | None = None
+        self.table: Tensor | None = None
+
+    def made(self, h: Tensor) -> Tensor:
+        angles = torch.arange(2, device=h.device)[:, None] * self.frequencies
+        return torch.cat([angles.cos().reshape(-1)[:3], angles.sin().reshape(-1)[:3]])
+
+    def used(self, h: Tensor) -> Tensor:
+        if self.length != h.shape[1]:
+            self.length, self.table = h.shape[1], self.made(h)
+        assert self.table is not None
+        return h * self.table
+
+
+class CachesAndCounts(CachesForALength):
+    calls = 0
+
+    def used(self, h: Tensor) -> Tensor:
+        self.calls += 1
+        return super().used(h) * self.calls
+
+
+class CachesAndMarks(CachesForALength):
+    called = False
+
+    def used(self, h: Tensor) -> Tensor:
+        scale, self.called = 2.0 if self.called else 1.0, True
+        return super().used(h) * scale
+
+
+class CachesOfTheBatch(CachesForALength):
+    def made(self, h: Tensor) -> Tensor:
+        return h.detach().mean(0)
+
+
+class CachesOfWeights(CachesForALength):
+    def made(self, h: Tensor) -> Tensor:
+        return self.one.bias.detach().exp()
+
+
+class CachesWhatItWrites(CachesForALength):
+    def used(self, h: Tensor) -> Tensor:
+        self.frequencies.mul_(1.1)
+        return super().used(h)
+
+
+class CachesStatistics(CachesForALength):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def made(self, h: Tensor) -> Tensor:
+        assert self.norm.running_mean is not None
+        return self.norm.running_mean + 1
+
+    def used(self, h: Tensor) -> Tensor:
+        return super().used(self.norm(h))
+
+
 class ReadsConstants(Small):
     def __init__(self) -> None:
         super().__init__()
@@ -228,6 +293,12 @@ class NeedsValues(Small):
         (Previous, "replaces the tensor last"),
         (AverageInDict, "replaces the tensor kept['mean']"),
         (RegistersLate, "registers the buffer table"),
+        (CachesAndCounts, "counts in calls"),
+        (CachesAndMarks, "with 2.0 in place of 1.0"),
+        (CachesOfTheBatch, "reads what an earlier one has left"),
+        (CachesOfWeights, "reads what an earlier one has left"),
+        (CachesWhatItWrites, "a step after the first"),
+        (CachesStatistics, "reads what an earlier one has left"),
     ],
 )
 def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Module], words: str) -> None:
@@ -236,7 +307,7 @@ def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Modu
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("made", [Notes, Caches, ReadsConstants, HoldsFrozen, MovesATable])
+@pytest.mark.parametrize("made", [Notes, Caches, CachesForALength, ReadsConstants, HoldsFrozen, MovesATable])
 def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) -> None:
     model = made()
     traced = tracer.trace(model, tracer.capture(made(), batch=SHAPES))

@@ -1,7 +1,8 @@
 """Whether a step that finds the tensors which the first one left computes what the first one did.
 
-A cache may stand in place of what was computed from constants and sizes alone: masks, tables of positions. What the
-first step kept of its batch or of its weights is another tensor than a later step would compute.
+A cache may stand in place of what was computed from constants and sizes alone: masks, tables of positions, also those
+of frequencies in a buffer that no step writes. What the first step kept of its batch or of its weights is another
+tensor than a later step would compute.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection
 from torch import fx
 from torch.utils import _pytree
 
-from placer.tracer.export.cleaning import Plain, short_name, target_name, told
+from placer.tracer.export.cleaning import Plain, is_mutable, short_name, target_name, told, writes_statistics
 
 # Of a tensor they take the sizes alone.
 _OF_SIZES = frozenset({
@@ -19,15 +20,15 @@ _OF_SIZES = frozenset({
 })  # fmt: skip
 
 
-def later_difference(first: Plain, later: Plain, own: Collection[str]) -> str:
+def later_difference(first: Plain, later: Plain, own: Collection[str], buffers: Collection[str] = ()) -> str:
     """Where the graph of a later step parts from that of the first, at the same rows; "" where nowhere. own: the names
-    of the model's parameters and buffers."""
+    of the model's parameters and buffers; buffers: those of its buffers."""
     unknown = [_results(first), _results(later)]
     pairs = list(zip(*unknown, strict=False))
     if len(unknown[0]) != len(unknown[1]):
         return "gives other results"
     seen: set[tuple[fx.Node, fx.Node]] = set()
-    steady = _Steady(own)
+    steady = _Steady(set(own) - (set(buffers) - _written(first) - _written(later)))
     while pairs:
         pair = pairs.pop()
         if pair in seen:
@@ -70,6 +71,12 @@ class _Steady:
         if short_name(node) in _OF_SIZES:
             return True
         return all(self._known[one] for one in node.all_input_nodes)
+
+
+def _written(plain: Plain) -> set[str]:
+    """The tensors of the model that ops of the graph write, or may: of norms' statistics no schema says so."""
+    users = [(node, user) for node in plain.graph.nodes if node.op == "get_attr" for user in node.users]
+    return {str(node.target) for node, user in users if is_mutable(user) or writes_statistics(user)}
 
 
 def _results(plain: Plain) -> list[fx.Node]:

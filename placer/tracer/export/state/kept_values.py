@@ -31,7 +31,7 @@ class Kept:
     changes: what the last run changed; how many rows it had, and its mode. known, replaced: tensors that runs found,
     and those of them that they left others in place of, read or not. moved: the replaced, where the other lies on
     another device. left: what runs left where there was none before (`left_values`). plain, lists: what the last run
-    left.
+    left. again: modules that the last run found as before the first step: a cache is not there, nor what it is for.
     """
 
     changes: dict[str, Plain] = field(default_factory=dict)
@@ -43,13 +43,15 @@ class Kept:
     left: LeftValues = field(default_factory=LeftValues)
     plain: dict[str, Plain] = field(default_factory=dict)
     lists: dict[str, _Copy] = field(default_factory=dict)
+    again: frozenset[str] = frozenset()
 
     def add(self, before: Values, after: Values, rows: int, training: bool) -> None:
         """Note a run in training or evaluation. Raises UncapturableError for a plain value that two runs changed,
         unless to a size that has so many of each row."""
         changed = before.changed(after)
         for name, (earlier, now) in changed.items():
-            if name in self.changes and not _grows_with_rows(self.changes[name], self.rows, now, rows):
+            first = name.rpartition(".")[0] in self.again
+            if name in self.changes and not first and not _grows_with_rows(self.changes[name], self.rows, now, rows):
                 marks = isinstance(now, bool) and training != self.training
                 raise UncapturableError(_switched(name, bool(now), training) if marks else _counted(name, earlier, now))
         self.known |= {id(tensor): tensor for tensor in before.tensors.values()}
@@ -63,10 +65,10 @@ class Kept:
 
     def carry_over(self, model: nn.Module) -> None:
         """Give attributes the plain values and lists that the last run left: each export puts back what it found."""
-        modules = dict(model.named_modules())
+        modules, self.again = dict(model.named_modules()), self.left.missing(model)
         for name, value in self.plain.items():
             path, _, attribute = name.rpartition(".")
-            if path in modules and attribute.isidentifier():
+            if path in modules and path not in self.again and attribute.isidentifier():
                 setattr(modules[path], attribute, value)
         for path, module in modules.items():
             for attribute in attributes(module):

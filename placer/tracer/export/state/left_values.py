@@ -27,10 +27,12 @@ NOT_PLAIN = (nn.Module, torch.Tensor, FunctionType, BuiltinFunctionType, MethodT
 @dataclass(slots=True)
 class LeftValues:
     """By the place in the model: tensors where before a run there was none, and what else has such tensors in it (these
-    on meta). filled: places whose lists, dicts or objects are the ones that stood there before."""
+    on meta). filled: places whose lists, dicts or objects are the ones that stood there before. stands: whether it is
+    there now (`standing`)."""
 
     places: dict[str, object] = field(default_factory=dict)
     filled: set[str] = field(default_factory=set)
+    stands: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.places)
@@ -43,6 +45,16 @@ class LeftValues:
             if any(one.startswith((f"{name}[", f"{name}.")) for one in new):
                 self.places[name] = _like(value, "meta")
                 self.filled |= {name} if before.holders.get(name) is value else set()
+
+    def missing(self, model: nn.Module) -> frozenset[str]:
+        """The modules that runs left tensors in and that do not have them, as before the first step."""
+        modules = dict(model.named_modules())
+        split = [name.rpartition(".") for name in self.places if not self.stands]
+        return frozenset(
+            path
+            for path, _, attribute in split
+            if path in modules and not isinstance(vars(modules[path]).get(attribute), torch.Tensor)
+        )
 
     @contextlib.contextmanager
     def standing(self, model: nn.Module, device: str | torch.device) -> Iterator[bool]:
@@ -63,8 +75,10 @@ class LeftValues:
                 else:
                     undoing.append(_back(own, attribute))
                     own[attribute] = made
+            self.stands = True
             yield bool(undoing)
         finally:
+            self.stands = False
             for undo in reversed(undoing):
                 undo()
 
