@@ -326,19 +326,30 @@ def _exported(source: Source, fold: bool) -> Plain:
     return _lifted(source, ())
 
 
-def _lifted(source: Source, found: tuple[Repeat, ...]) -> Plain:
-    wrapper, entries = Training(source.model, source.loss_fn), source.example.entries
-    wrapper.products = source.products
+def _lifted(source: Source, found: tuple[Repeat, ...], known: bool = False) -> Plain:
+    """known: what forward makes of numbers has them, also where it is made on meta."""
+    wrapper = Training(source.model, source.loss_fn)
+    wrapper.products, wrapper.literals.known = source.products, known
     names = {id(tensor): name for name, tensor in own_state(source.model).items()}
-    with folded(source.model, found), calling(source.model, source.opaque):
-        made = lifted(
-            lambda rows: _plain(wrapper, source, rows, names, found),
-            tuple(entry.name for entry in entries if entry.batched),
-            source.example.rows,
-        )
-        if wrapper.kept.left:
-            _require_alike_later(wrapper, source, lambda rows: _plain(wrapper, source, rows, names, found))
+    numbers = set[tuple[str, ...]]()
+
+    def plain(rows: int) -> Plain:
+        made = _plain(wrapper, source, rows, names, found)
+        numbers.add(tuple(wrapper.literals.training))
         return made
+
+    with folded(source.model, found), calling(source.model, source.opaque):
+        try:
+            made = lifted(plain, tuple(one.name for one in source.example.entries if one.batched), source.example.rows)
+        except OtherRowsError:
+            if known or source.device != "meta" or len(numbers) < 2:
+                raise
+        else:
+            if wrapper.kept.left:
+                _require_alike_later(wrapper, source, plain)
+            if known or source.device != "meta" or len(numbers) < 2:
+                return made
+    return _lifted(source, found, known=True)  # it makes other numbers of other rows
 
 
 def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int], Plain]) -> None:
@@ -347,8 +358,7 @@ def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int
         rows = wrapper.kept.rows
         first = plain(rows)
         with wrapper.kept.left.standing(wrapper.model, source.device) as any_left:
-            buffers = dict(source.model.named_buffers())
-            why = later_difference(first, plain(rows), own_state(source.model), buffers) if any_left else ""
+            why = later_difference(first, plain(rows), source.model) if any_left else ""
     except UncapturableError:
         raise
     except CaptureError:

@@ -73,6 +73,6 @@ def test_statistics_that_no_result_needs_are_taken_as_on_one_device(factory: str
 
 def test_they_are_of_the_whole_batch() -> None:
     graph = tracer.capture(Auxiliary(), batch=BATCH)
-    with pytest.raises(placer.PlacerError, match="batch_norm.* takes the mean and variance of the whole batch"):
+    with pytest.raises(placer.PlacerError, match=r"batch_norm.* takes the mean and variance of the whole batch"):
         placer.plan(Auxiliary(), "localx2", batch=BATCH, pins={"data": 2}, budget=10)
     assert any(op.target.startswith("aten.batch_norm") for _, op in graph.ops)

@@ -164,6 +164,8 @@ class Caches(Small):
 class CachesForALength(Small):
     """A table of positions as GPT-NeoX and ESM keep it: of frequencies in a buffer, beside the length it is for."""
 
+    frequencies: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("frequencies", torch.linspace(0.1, 1, 3))
@@ -214,6 +216,8 @@ class CachesWhatItWrites(CachesForALength):
 
 
 class CachesStatistics(CachesForALength):
+    norm: nn.BatchNorm1d
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(6)

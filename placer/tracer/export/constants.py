@@ -22,6 +22,24 @@ def same_constant(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(bits, others))
 
 
+def alike_along(one: torch.Tensor, other: torch.Tensor) -> int | None:
+    """The dim along which two constants, of unlike sizes there alone, hold the same again and again; else None."""
+    if one.dtype != other.dtype or one.dim() != other.dim() or one.is_meta or other.is_meta:
+        return None
+    unlike = [dim for dim in range(one.dim()) if one.shape[dim] != other.shape[dim]]
+    if len(unlike) != 1 or not one.numel() or not other.numel():
+        return None
+    dim = unlike[0]
+    first = once(one, dim)
+    alike = all(same_constant(first.expand(each.shape), each) for each in (one, other))
+    return dim if alike else None
+
+
+def once(constant: torch.Tensor, dim: int) -> torch.Tensor:
+    """What a constant that is alike along a dim holds there, once."""
+    return constant.detach().narrow(dim, 0, 1).clone(memory_format=torch.contiguous_format)
+
+
 def settle_constants(graph: fx.Graph, own: Set[str]) -> None:
     """Show the constants of a graph alike. own: the names of the tensors that the model keeps, which are none."""
     constants = [node for node in graph.nodes if node.op == "get_attr" and str(node.target) not in own]

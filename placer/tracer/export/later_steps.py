@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from torch import fx
+from torch import fx, nn
 from torch.utils import _pytree
 
-from placer.tracer.export.cleaning import Plain, is_mutable, short_name, target_name, told, writes_statistics
+from placer.tracer.export.cleaning import Plain, is_mutable, own_state, short_name, target_name, told, writes_statistics
 
 # Of a tensor they take the sizes alone.
 _OF_SIZES = frozenset({
@@ -20,15 +20,16 @@ _OF_SIZES = frozenset({
 })  # fmt: skip
 
 
-def later_difference(first: Plain, later: Plain, own: Collection[str], buffers: Collection[str] = ()) -> str:
-    """Where the graph of a later step parts from that of the first, at the same rows; "" where nowhere. own: the names
-    of the model's parameters and buffers; buffers: those of its buffers."""
+def later_difference(first: Plain, later: Plain, model: nn.Module) -> str:
+    """Where the graph of a later step of `model` parts from that of the first, at the same rows; "" where nowhere."""
+    own = own_state(model)
     unknown = [_results(first), _results(later)]
     pairs = list(zip(*unknown, strict=False))
     if len(unknown[0]) != len(unknown[1]):
         return "gives other results"
     seen: set[tuple[fx.Node, fx.Node]] = set()
-    steady = _Steady(set(own) - (set(buffers) - _written(first) - _written(later)))
+    unwritten = {name for name, _ in model.named_buffers()} - _written(first) - _written(later)
+    steady = _Steady(own.keys() - unwritten)
     while pairs:
         pair = pairs.pop()
         if pair in seen:

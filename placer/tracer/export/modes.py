@@ -11,6 +11,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placer.errors import CaptureError
@@ -59,10 +60,12 @@ def in_mode(model: nn.Module, training: bool) -> Iterator[frozenset[int]]:
 
 @dataclass(slots=True)
 class Literals:
-    """What forward made tensors of, in the last export in training and in the last in evaluation."""
+    """What forward made tensors of, in the last export in training and in the last in evaluation. known: whether those
+    that it makes on meta are made on the CPU and taken there, so that the graph holds their numbers."""
 
     training: list[str] = field(default_factory=list)
     evaluation: list[str] = field(default_factory=list)
+    known: bool = False
 
 
 @contextlib.contextmanager
@@ -75,10 +78,12 @@ def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
 
     def noting(make: Callable[..., object]) -> Callable[..., object]:
         def made(*given: object, **keywords: object) -> object:
+            result = make(*given, **keywords)
             if is_of_users(sys._getframe(1)):
                 plain = [one for one in given if not isinstance(one, torch.Tensor)]
                 noted.append(", ".join(map(repr, without_read(plain))))
-            return make(*given, **keywords)
+                return _from_numbers(result, plain) if literals.known else result
+            return result
 
         return made
 
@@ -87,6 +92,14 @@ def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
         for owner, name in places:
             patched.enter_context(mock.patch.object(owner, name, noting(getattr(owner, name))))
         yield
+
+
+def _from_numbers(made: object, given: list[object]) -> object:
+    """A tensor on meta as one that the CPU makes of the same numbers and that is taken there; others as they are."""
+    numbers = given and not any(isinstance(one, torch.Tensor) for one in _pytree.tree_leaves(given[0]))
+    if not numbers or not isinstance(made, torch.Tensor) or not made.is_meta or made.requires_grad:
+        return made
+    return torch.tensor(given[0], dtype=made.dtype, device="cpu").to(made.device)
 
 
 def _evaluate(model: nn.Module) -> None:

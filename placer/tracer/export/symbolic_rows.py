@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils import _pytree
 
 from placer.errors import CaptureError
 from placer.tracer.export.cleaning import Plain, target_name
-from placer.tracer.export.constants import same_constant
+from placer.tracer.export.constants import alike_along, once, same_constant
 from placer.tracer.export.row_laws import RowLaw, law_of
 
 ROWS = (3, 5)
@@ -44,7 +45,8 @@ def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], ro
     differ otherwise.
     """
     at_first, at_second = map(exported, ROWS)
-    _require_same_constants(at_first, at_second)
+    repeated = _repeated_constants(at_first, at_second)
+    _require_same_constants(at_first, at_second, repeated)
     lifter = _Lifter(at_first.graph, batched_inputs)
     pairs = list(_paired(at_first.graph, at_second.graph))
     if any(fixed for one, other in pairs for fixed in _fixed_parts(one, other)) or _other_numbers(pairs):
@@ -55,20 +57,46 @@ def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], ro
     if batched_inputs and rows not in ROWS:
         at_rows = exported(rows)
         _require_same_at(rows, pairs, at_rows, lifter.laws)
-        _require_same_constants(at_first, at_rows, (ROWS[0], rows))
+        _require_same_constants(at_first, at_rows, repeated, (ROWS[0], rows))
     for first, second in pairs:
         lifter.lift(first, second)
-    return at_first
+    for name, dim in repeated.items():
+        lifter.repeat(name, dim, (at_first.state[name].shape, at_second.state[name].shape))
+    return replace(at_first, state={**at_first.state, **{name: _once(at_first, name, repeated) for name in repeated}})
 
 
-def _require_same_constants(first: Plain, second: Plain, rows: tuple[int, int] = ROWS) -> None:
+def _repeated_constants(first: Plain, second: Plain) -> dict[str, int]:
+    """Tensors that forward makes of as many equal numbers as there are rows (`torch.tensor([length] * rows)`): by
+    name, the dim that grows with the rows."""
+    found = {name: alike_along(first.state[name], second.state[name]) for name in _constants(first, second)}
+    return {name: dim for name, dim in sorted(found.items()) if dim is not None}
+
+
+def _constants(first: Plain, second: Plain) -> set[str]:
+    """The tensors beside parameters that the graphs read."""
+    read = {str(node.target) for node in first.graph.nodes if node.op == "get_attr" and node.users}
+    trained = {name for name, tensor in first.state.items() if isinstance(tensor, nn.Parameter)}
+    return (read & first.state.keys() & second.state.keys()) - trained
+
+
+def _once(plain: Plain, name: str, repeated: Mapping[str, int]) -> torch.Tensor:
+    return once(plain.state[name], repeated[name]) if name in repeated else plain.state[name]
+
+
+def _require_same_constants(
+    first: Plain, second: Plain, repeated: Mapping[str, int], rows: tuple[int, int] = ROWS
+) -> None:
     """Tensors that forward makes of numbers (`torch.tensor(x.shape[0])`) are the same for any rows."""
-    for name in first.state.keys() & second.state.keys():
+    for name in sorted(_constants(first, second)):
         one, other = first.state[name], second.state[name]
-        if not (one.is_meta or other.is_meta or isinstance(one, nn.Parameter)) and not same_constant(one, other):
+        sizes = one.shape == other.shape if one.is_meta or other.is_meta else same_constant(one, other)
+        again = name in repeated and one.shape != other.shape and alike_along(one, other) == repeated[name]
+        if not (sizes or again):
+            nodes = (node for node in first.graph.nodes if node.op == "get_attr" and node.target == name)
+            line = next((f" that {_told(user)} reads" for node in nodes for user in node.users), "")
             raise OtherRowsError(
-                f"the model makes the constant tensor {name} of the number of rows: it is another one for {rows[0]} "
-                f"rows than for {rows[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
+                f"the model makes a constant tensor of the number of rows{line}: it is another one for {rows[0]} rows "
+                f"than for {rows[1]}; reckon with the number itself (x / x.shape[0]), not with a tensor made of it"
             )
 
 
@@ -183,6 +211,19 @@ class _Lifter:
             law = law_of(dict(zip((*ROWS, THIRD), known, strict=True)))
             if law is not None and self._batched and number != known[1]:
                 self.laws.setdefault(first, {})[place] = law
+
+    def repeat(self, name: str, dim: int, shapes: tuple[torch.Size, torch.Size]) -> None:
+        """Give what reads the constant `name` as many of it along `dim` as there are rows."""
+        found = [node for node in self._graph.nodes if node.op == "get_attr" and node.target == name and node.users]
+        for node in found:
+            readers = list(node.users)
+            times: list[object] = [1] * len(shapes[0])
+            times[dim] = self._size(shapes[0][dim], shapes[1][dim], node)
+            with self._graph.inserting_before(readers[0]):
+                made = self._graph.call_function(torch.ops.aten.repeat.default, (node, times))  # type: ignore[arg-type]
+            made.meta.update(readers[0].meta)
+            for reader in readers:
+                reader.replace_input_with(node, made)
 
     def lift(self, first: fx.Node, second: fx.Node) -> None:
         """Give `first` nodes for what differs in `second`."""
