@@ -275,3 +275,21 @@ def test_blocks_are_the_same_where_a_module_has_two_names(fold: bool) -> None:
         for two in (True, False)
     )
     assert aliased == plain == ["layers.0", "layers.1", "layers.2"]
+
+
+class LeavesOut(nn.Module):
+    """Label smoothing as the annotated transformer has it: the places that a mask takes, squeezed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        scores = self.one(x).log_softmax(-1)
+        smooth = torch.full_like(scores, 0.1).index_fill_(0, torch.nonzero(y == 0).squeeze(), 0.0)
+        return -(scores * smooth).sum()
+
+
+def test_a_squeeze_of_what_values_count_is_refused_with_its_line() -> None:
+    with pytest.raises(CaptureError, match=r"test_capture.py:\d+: aten::nonzero gives more or fewer numbers by"):
+        trace(LeavesOut(), {"x": torch.randn(8, 6), "y": torch.arange(8) % 4})

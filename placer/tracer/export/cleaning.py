@@ -205,6 +205,9 @@ class _Copier:
         times = explicit.repeats(node)
         if times is not None:
             return self.graph.call_function(torch.ops.aten.repeat.default, (given[0], times))
+        sized = explicit.sized(node)
+        if sized is not None:
+            return self.graph.call_function(sized[0], (given[0], sized[1]))
         along = explicit.gathered_dim(node)
         if along is not None:
             return self.graph.call_function(torch.ops.aten.gather.default, (given[0], along, given[1]))

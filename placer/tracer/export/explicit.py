@@ -6,6 +6,7 @@
     fill_diagonal_(x, 0)           a write into the diagonal of a matrix, which has a form that does not write
     tile(x, 2)                     `repeat` along each of its dims
     take_along_dim(x, index, dim)  `gather`, where the other dims have the same sizes in both
+    expand_as(x, y), view_as, ...  to the sizes of y, whose numbers say nothing of the result
     cat(list(x))                   two dims made one, whatever number of them there is
 
 In: nodes of an export, with what they were given (`meta["val"]`). The plain graph has other calls in their place.
@@ -23,6 +24,10 @@ from placer.errors import UncapturableError
 
 aten = torch.ops.aten
 
+_OF_ANOTHER = {
+    aten.expand_as.default: aten.expand.default, aten.view_as.default: aten.view.default,
+    aten.reshape_as.default: aten.reshape.default,
+}  # fmt: skip
 _SQUEEZES = {
     aten.squeeze.default: aten.squeeze.dims, aten.squeeze.dim: aten.squeeze.dims, aten.squeeze.dims: aten.squeeze.dims,
     aten.squeeze_.default: aten.squeeze_.dims, aten.squeeze_.dim: aten.squeeze_.dims,
@@ -37,7 +42,8 @@ def squeezed_dims(node: fx.Node) -> tuple[int, ...] | None:
     shape = _given(node).shape
     asked = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", tuple(range(len(shape))))
     dims = asked if isinstance(asked, (tuple, list)) else (asked,)
-    return tuple(sorted({int(dim) % len(shape) for dim in dims if shape[int(dim)] == 1})) if shape else ()
+    alone = {int(dim) % len(shape) for dim in dims if type(shape[int(dim)]) is int and shape[int(dim)] == 1}
+    return tuple(sorted(alone)) if shape else ()
 
 
 def squeeze_of(node: fx.Node) -> torch._ops.OpOverload:
@@ -67,6 +73,16 @@ def repeats(node: fx.Node) -> tuple[int, ...] | None:
     assert isinstance(asked, (tuple, list))
     times = tuple(int(one) for one in asked)
     return (1,) * (_given(node).dim() - len(times)) + times
+
+
+def sized(node: fx.Node) -> tuple[torch._ops.OpOverload, list[int]] | None:
+    """The op with sizes in place of a tensor that has them, and the sizes; None for others.
+
+    Of labels it gives labels then, also beside scores: what they count does not hang on weights.
+    """
+    target = _OF_ANOTHER.get(node.target)  # type: ignore[call-overload]
+    other = node.args[1] if target is not None and len(node.args) > 1 else node.kwargs.get("other")
+    return (target, list(other.meta["val"].shape)) if target is not None and isinstance(other, fx.Node) else None
 
 
 def gathered_dim(node: fx.Node) -> int | None:
