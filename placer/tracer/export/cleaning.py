@@ -208,6 +208,10 @@ class _Copier:
         sized = explicit.sized(node)
         if sized is not None:
             return self.graph.call_function(sized[0], (given[0], sized[1]))
+        normed = explicit.squared_norm(node)
+        if normed is not None:  # as a loss, which autocast casts as it does a norm
+            zeros = self._beside(node, around, torch.ops.aten.zeros_like.default, (known[normed],))
+            return self.graph.call_function(torch.ops.aten.mse_loss.default, (known[normed], zeros, 2))
         along = explicit.gathered_dim(node)
         if along is not None:
             return self.graph.call_function(torch.ops.aten.gather.default, (given[0], along, given[1]))

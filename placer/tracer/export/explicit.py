@@ -7,6 +7,7 @@
     tile(x, 2)                     `repeat` along each of its dims
     take_along_dim(x, index, dim)  `gather`, where the other dims have the same sizes in both
     expand_as(x, y), view_as, ...  to the sizes of y, whose numbers say nothing of the result
+    norm(x) ** 2                   the sum of squares, to which each row adds its own
     cat(list(x))                   two dims made one, whatever number of them there is
 
 In: nodes of an export, with what they were given (`meta["val"]`). The plain graph has other calls in their place.
@@ -83,6 +84,22 @@ def sized(node: fx.Node) -> tuple[torch._ops.OpOverload, list[int]] | None:
     target = _OF_ANOTHER.get(node.target)  # type: ignore[call-overload]
     other = node.args[1] if target is not None and len(node.args) > 1 else node.kwargs.get("other")
     return (target, list(other.meta["val"].shape)) if target is not None and isinstance(other, fx.Node) else None
+
+
+def squared_norm(node: fx.Node) -> fx.Node | None:
+    """Of what a node gives the square of the norm of all numbers; None for others, weights alone and 16 bits."""
+    inner = node.args[0] if node.args else None
+    twice = node.target is aten.mul.Tensor and node.args[1:] == (inner,)
+    square = node.target is aten.pow.Tensor_Scalar and node.args[1:] == (2,)
+    if not isinstance(inner, fx.Node) or not (twice or square or node.target is aten.square.default):
+        return None
+    order = inner.args[1] if len(inner.args) > 1 else inner.kwargs.get("ord", 2)
+    whole = inner.target is aten.linalg_vector_norm.default and order == 2 and len(inner.args) < 3
+    if not whole or inner.kwargs.keys() - {"ord"}:
+        return None
+    value = _given(inner)
+    plain = value.dtype in (torch.float32, torch.float64) and inner.all_input_nodes[0].op == "call_function"
+    return inner.all_input_nodes[0] if plain else None
 
 
 def gathered_dim(node: fx.Node) -> int | None:
