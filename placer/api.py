@@ -189,7 +189,10 @@ def _require_trainable(graph: Graph) -> None:
             f"{graph.loss.why}"
         )
     if not graph.parameter_bytes:
-        raise UsageError(f"{graph.name} has no parameters: there is nothing to train and nothing to place")
+        raise UsageError(
+            f"no parameter of {graph.name} is part of its loss: there is nothing to train and nothing to place; of "
+            "modules in plain lists and dicts a run sees no parameters: keep them in nn.ModuleList or nn.ModuleDict"
+        )
 
 
 def solve(problem: Problem, strategy: str = "auto", framework: str = "") -> Plan:

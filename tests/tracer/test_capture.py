@@ -285,7 +285,7 @@ class LeavesOut(nn.Module):
         self.one = nn.Linear(6, 4)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        scores = self.one(x).log_softmax(-1)
+        scores: torch.Tensor = self.one(x).log_softmax(-1)
         smooth = torch.full_like(scores, 0.1).index_fill_(0, torch.nonzero(y == 0).squeeze(), 0.0)
         return -(scores * smooth).sum()
 

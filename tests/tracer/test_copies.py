@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -65,3 +66,25 @@ def test_what_hooks_keep_is_captured_of_a_model_with_weights_as_of_one_without()
     graphs = [tracer.capture(model, batch={"x": (8, 6)}) for model in (without, Keeps())]
     targets = [[op.target for _, op in graph.ops] for graph in graphs]
     assert targets[0] == targets[1] and sum("abs" in target for target in targets[0]) == 3
+
+
+def gated(h: Tensor, width: int) -> Tensor:
+    return torch.tanh(h[:, :width]) * torch.sigmoid(h[:, width:])
+
+
+class Gated(nn.Module):
+    """As VITS and WaveGlow gate, by a scripted function that a layer is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.gate = nn.Linear(6, 8), torch.jit.script(gated)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.gate(self.one(x), 4)
+        return made.pow(2).mean()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_function_that_a_module_keeps_is_that_of_the_copy() -> None:
+    model, x = Gated(), torch.randn(4, 6)
+    assert torch.equal(tracer.trace(copied(model), tracer.capture(model, batch={"x": (4, 6)})).module(x)[0], model(x))

@@ -1,7 +1,7 @@
 """Copies of a model whose functions mean the copy.
 
 `copy.deepcopy` takes a function as it is: on a copy a hook `lambda module, given, made: model.kept.append(made)` would
-go on writing into the model that was copied.
+go on writing into the model that was copied. Functions of TorchScript hold nothing of a model, and refuse to be copied.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import CellType, FunctionType
 from typing import TypeVar
 
+import torch
 from torch import nn
 
 _Model = TypeVar("_Model", bound=nn.Module | None)
@@ -27,6 +28,7 @@ def copied(model: _Model, memo: Mapping[int, object] | None = None) -> _Model:
     cells: defaultdict[int, CellType] = defaultdict(CellType)
     twins = {key: _twin(function, cells) for key, function in functions.items()}
     known.update(twins)
+    known.update({} if model is None else _scripts(model))
     made = copy.deepcopy(model, known)
     for key, twin in twins.items():
         _bind(functions[key], twin, known)
@@ -44,6 +46,12 @@ def _of_functions(model: nn.Module) -> Iterator[tuple[int, FunctionType]]:
             waiting += _holds(function)
             if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
                 yield id(function), function
+
+
+def _scripts(model: nn.Module) -> dict[int, object]:
+    """The functions of TorchScript that modules keep, which stand for themselves."""
+    held = (held for module in model.modules() for value in vars(module).values() for held in _held(value))
+    return {id(one): one for one in held if isinstance(one, torch.jit.ScriptFunction)}
 
 
 def _held(value: object) -> list[object]:

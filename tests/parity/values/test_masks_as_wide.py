@@ -39,7 +39,7 @@ class Regressed(nn.Module):
         self.widened = widened
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        scores = self.two(torch.tanh(self.one(x)))
+        scores: Tensor = self.two(torch.tanh(self.one(x)))
         wide = WIDENED[self.widened](mask % 2, scores).to(scores.dtype)
         return ((scores - y).abs() * wide).sum() / (wide.sum() + 1e-4)
 

@@ -26,7 +26,7 @@ LAYOUTS: dict[str, dict[str, object]] = {
 
 
 def multiplied(h: Tensor) -> Tensor:
-    norm = h.norm()
+    norm: Tensor = h.norm()
     return norm * norm
 
 
@@ -82,7 +82,8 @@ def test_other_norms_keep_the_batch_whole(penalty: str) -> None:
 def test_norms_of_weights_are_left() -> None:
     class Decayed(Penalised):
         def forward(self, users: Tensor, y: Tensor) -> Tensor:
-            return super().forward(users, y) + self.out.weight.norm() ** 2
+            decay: Tensor = self.out.weight.norm() ** 2
+            return super().forward(users, y) + decay
 
     names = [op.target for _, op in tracer.capture(Decayed("by_pow"), batch=BATCH).ops]
     assert sum("vector_norm" in name for name in names) == 1
