@@ -107,14 +107,20 @@ def repeated(call: Call, lays: Sequence[Standing]) -> Cut | None:
 
 
 def masked(call: Call, lays: Sequence[Standing]) -> Cut | None:
-    """`x[mask] = number`: each row by its own mask."""
+    """`x[mask] = number`: each row by its own mask; `x[:, mask] = values`: every row by one mask, its own values."""
     places = call.argument(1, "indices")
-    if split_rule(call) is not indexing.index_put or not isinstance(places, tuple) or len(places) != 1:
+    if split_rule(call) is not indexing.index_put or not isinstance(places, tuple) or not isinstance(lays[0], Cut):
         return None
-    mask, rows = places[0], lays[0]
-    if not isinstance(mask, Value) or mask.item_bytes != 1 or call.tensors[2].shape or not isinstance(rows, Cut):
+    mask, rows, shape = places[-1], lays[0], call.tensors[-1].shape
+    alone = len(lays) == 3 and isinstance(mask, Value) and mask.item_bytes == 1
+    if not alone or not isinstance(mask, Value):
         return None
-    return rows if lays[1] == (rows if rows.dim < len(mask.shape) else WHOLE) and lays[2] is WHOLE else None
+    if len(places) > 1:
+        aligned = len(shape) == len(call.tensor(0).shape) - len(mask.shape) + 1
+        own = lays[2] == rows == Cut(rows.dim) if aligned else lays[2] is WHOLE and not shape
+        return rows if rows.dim < len(places) - 1 and lays[1] is WHOLE and own else None
+    by_row = lays[1] == (rows if rows.dim < len(mask.shape) else WHOLE)
+    return rows if not shape and by_row and lays[2] is WHOLE else None
 
 
 def indexed(call: Call, lays: Sequence[Standing]) -> Cut | None:
