@@ -8,7 +8,7 @@ Out: the best plan, the bound of the exact search, and a table of runners-up wit
 interrupt, or when the budget is used up, what was found so far is returned.
 
 With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half;
-`local` has one before it too where the model branches or devices differ.
+`local` has one before it too where devices differ and seconds are given.
 Where that ends it before its proof is complete, or a graph of stages is faster than any chain, list schedulers and
 `min_cut` are asked (list schedulers always, if the model branches or devices differ), and `local` goes on from the best
 plans of all with the rest: in little time moves often find what a proof has no time for. Without a budget some thousand
@@ -122,8 +122,8 @@ def _branches(problem: Problem) -> bool:
 
 def _first_moves(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     """What moves make of the baselines in a part of the seconds, where these may end the exact search before it has
-    much."""
-    if problem.until is None or problem.spent or not (hurried_on_unlike(problem) or _branches(problem)):
+    much of unlike devices."""
+    if not hurried_on_unlike(problem) or problem.spent:
         return
     yield unended(tried(MOVES, part(replace(problem, known_plans=plans_of(runs)), FIRST_MOVES)))
 
