@@ -34,6 +34,7 @@ from placer.tracer.export.torchs_own.autocast_regions import (
     made_for_meta,
 )
 from placer.tracer.export.torchs_own.checkpoints import run_once
+from placer.tracer.export.torchs_own.indexed import INDEXED
 from placer.tracer.export.torchs_own.inference import INFERENCE
 from placer.tracer.export.torchs_own.outside import dynamo_remembered, replaced_in_export
 
@@ -92,6 +93,7 @@ def unseen_refused(model: nn.Module) -> Iterator[None]:
         (torch.autocast, "__exit__", left_where_enabled),
         (sys.modules.get("transformers.utils.generic"), "nullcontext", in_place_of_none),
         *INFERENCE,
+        *INDEXED,
     )
     with contextlib.ExitStack() as patched:
         patched.enter_context(dynamo_remembered())

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from placer.tracer.lookups.known_values import KnownValues
+from placer.tracer.lookups.mask_functions import mask_of_all_places
 
 MODULE = "transformers.masking_utils"
 # Names of what a forward is given as its cache, since version 5.20 and before.
@@ -44,6 +45,7 @@ def library_masks_left_out(cached: Container[int]) -> Iterator[None]:
         "find_packed_sequence_indices": partial(_packed, known, cached),
         "_ignore_causal_mask_sdpa": partial(_needs_no_causal, known),
         "_ignore_bidirectional_mask_sdpa": partial(_needs_none, known),
+        "_vmap_expansion_sdpa": partial(mask_of_all_places, library),
     }
     with contextlib.ExitStack() as entered:
         entered.enter_context(known)
