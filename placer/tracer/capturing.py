@@ -46,6 +46,7 @@ from placer.tracer.inputs.weightless import on_meta
 from placer.tracer.measure.meta_run import played
 from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
+from placer.tracer.parts_apart import said_of_rows
 from placer.tracer.parts_to_blame import cost_of, mistaken, note, raised_again, to_blame, with_first
 from placer.tracer.selections.products import Products
 
@@ -311,11 +312,7 @@ def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
     mixing = [name for name, cost in parts.items() if not cost.rows_apart]
     if not mixing:
         return loss
-    why = (
-        f"{mixing[0]} is opaque and may mix rows of the batch; if it does not, say so in Python: "
-        f"placer.plan(..., opaque={{{mixing[0]!r}: OpaqueCost(rows_apart=True)}}), which placer.rules has"
-    )
-    return replace(loss, reduction="other", why=why)
+    return replace(loss, reduction="other", why=said_of_rows(mixing))
 
 
 def _exported(source: Source, fold: bool) -> Plain:
