@@ -48,9 +48,10 @@ def test_rows_that_mix_do_not_add_up() -> None:
     assert Judge(BY_NAME["PlainSum"], 0).divides
 
 
-def test_a_plain_model_is_equal_under_the_first_layouts() -> None:
+@pytest.mark.parametrize("name", ["ReZero", "MaskTokens"])
+def test_a_plain_model_is_equal_under_the_first_layouts(name: str) -> None:
     with RankPool(2) as pool:
-        cases = list(judged(pool, [BY_NAME["ReZero"]], "quick", "", 0))
+        cases = list(judged(pool, [BY_NAME[name]], "quick", "", 0))
     assert len(cases) == 5
     assert [(case.layout, case.told) for case in cases if case.verdict != "equal"] == []
 

@@ -44,6 +44,12 @@ def _masked_mean(h: Tensor, mask: Tensor) -> Tensor:
     return (h.pow(2) * mask).sum() / mask.sum()
 
 
+def _put(h: Tensor, mask: Tensor, given: Tensor) -> Tensor:
+    made = h * 2
+    made[mask] = given
+    return made.pow(2).mean()
+
+
 def _density(h: Tensor) -> Tensor:
     law = torch.distributions.MultivariateNormal(torch.zeros(8), torch.eye(8), validate_args=False)
     return law.log_prob(h)  # type: ignore[no-any-return, no-untyped-call]
@@ -141,6 +147,13 @@ APART: dict[str, Loss] = {
     "rows that lie across, taken apart and joined again in order": lambda net, h, x, y: (
         torch.cat(list(tokens(h).transpose(1, 2))).view(-1, 2).tanh().mean()
     ),
+    "a vector at places of a mask": lambda net, h, x, y: _put(tokens(h), tokens(x)[..., 0] > 0, net.norm.weight[:4]),
+    "a row of one vector at places of a mask": (
+        lambda net, h, x, y: _put(tokens(h), tokens(x)[..., 0] > 0, net.norm.weight[None, :4])
+    ),
+    "a vector at some places of all rows": (
+        lambda net, h, x, y: _put(tokens(h).transpose(0, 1), net.norm.weight[:2] > 0, net.norm.bias[:4])
+    ),
     "places that each row's numbers fill": lambda net, h, x, y: h.masked_scatter(x > 0, x.tanh()).pow(2).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }
@@ -200,6 +213,14 @@ MIXED: dict[str, tuple[Loss, str]] = {
     "places of the same mask for all rows": (
         lambda net, h, x, y: h.masked_scatter(net.norm.weight > 0, x).pow(2).mean(),
         "aten.masked_scatter.default",
+    ),
+    "a vector of all rows at places of a mask": (
+        lambda net, h, x, y: _put(tokens(h), tokens(x)[..., 0] > 0, tokens(x).mean((0, 1))),
+        "aten.index_put_.default",
+    ),
+    "a number of each row at some places of all": (
+        lambda net, h, x, y: _put(h.t(), net.norm.weight > 0, x[:, 0]),
+        "aten.index_put_.default",
     ),
     "places of more columns than are filled": (
         lambda net, h, x, y: h[:, :1].masked_scatter(x > 0, x.tanh()).pow(2).mean(),

@@ -107,20 +107,34 @@ def repeated(call: Call, lays: Sequence[Standing]) -> Cut | None:
 
 
 def masked(call: Call, lays: Sequence[Standing]) -> Cut | None:
-    """`x[mask] = number`: each row by its own mask; `x[:, mask] = values`: every row by one mask, its own values."""
+    """`x[mask] = number`, `x[mask] = vector`: each row by its own mask, of which all places are given the same;
+    `x[:, mask] = values`: every row by one mask, its own values."""
     places = call.argument(1, "indices")
     if split_rule(call) is not indexing.index_put or not isinstance(places, tuple) or not isinstance(lays[0], Cut):
         return None
-    mask, rows, shape = places[-1], lays[0], call.tensors[-1].shape
-    alone = len(lays) == 3 and isinstance(mask, Value) and mask.item_bytes == 1
-    if not alone or not isinstance(mask, Value):
+    mask = places[-1]
+    if len(lays) != 3 or not isinstance(mask, Value) or mask.item_bytes != 1:
         return None
-    if len(places) > 1:
-        aligned = len(shape) == len(call.tensor(0).shape) - len(mask.shape) + 1
-        own = lays[2] == rows == Cut(rows.dim) if aligned else lays[2] is WHOLE and not shape
-        return rows if rows.dim < len(places) - 1 and lays[1] is WHOLE and own else None
-    by_row = lays[1] == (rows if rows.dim < len(mask.shape) else WHOLE)
-    return rows if not shape and by_row and lays[2] is WHOLE else None
+    return (_one_for_all if len(places) == 1 else _own_columns)(call, mask, len(places) - 1, lays)
+
+
+def _one_for_all(call: Call, mask: Value, _: int, lays: Sequence[Standing]) -> Cut | None:
+    """`x[mask] = vector`: where the vector, the same at all places, is not divided."""
+    rows, x, given = lays[0], call.tensor(0).shape, call.tensors[2].shape
+    assert isinstance(rows, Cut)
+    behind, free = rows.dim - len(mask.shape), len(x) - len(mask.shape)
+    same = all(size == 1 for size in given[: max(0, len(given) - free)])
+    apart = behind < 0 or free - behind > len(given) or given[behind - free] == 1
+    return rows if same and apart and lays[1] == (WHOLE if behind >= 0 else rows) and lays[2] is WHOLE else None
+
+
+def _own_columns(call: Call, mask: Value, before: int, lays: Sequence[Standing]) -> Cut | None:
+    """`x[:, mask] = values`: where the rows are among the dims before the mask's."""
+    rows, shape = lays[0], call.tensors[-1].shape
+    assert isinstance(rows, Cut)
+    aligned = len(shape) == len(call.tensor(0).shape) - len(mask.shape) + 1
+    own = lays[2] == rows == Cut(rows.dim) if aligned else lays[2] is WHOLE and not shape
+    return rows if rows.dim < before and lays[1] is WHOLE and own else None
 
 
 def indexed(call: Call, lays: Sequence[Standing]) -> Cut | None:

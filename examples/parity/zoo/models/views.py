@@ -328,6 +328,25 @@ class StateWritten(nn.Module):
         return f.cross_entropy(self.head(states).transpose(1, 2), y)
 
 
+class MaskTokens(nn.Module):
+    """Learned vectors in the places of a mask, as masked models of speech and images have them, and of some places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 12), nn.Linear(12, 4)
+        self.vector, self.other = nn.Parameter(torch.randn(12)), nn.Parameter(torch.randn(1, 1))
+        self.places: Tensor
+        self.register_buffer("places", torch.tensor([True, False, False, True, False]))
+
+    def forward(self, tokens: Tensor, y: Tensor) -> Tensor:
+        h = self.embed(tokens) * 2
+        h[tokens < 5] = self.vector
+        h[tokens > 15] = self.vector[None] * 2
+        turned = h.tanh().transpose(0, 1).clone()
+        turned[self.places] = self.other
+        return f.cross_entropy(self.head(turned.pow(2).mean(0)), y)
+
+
 class PaddedCanvas(nn.Module):
     """A canvas of zeros into which an image is written, then a border of ones."""
 
@@ -353,6 +372,7 @@ _PLAIN = (
 ENTRIES = (
     *(entry(build, "x: normal 8 8; y: int4 8") for build in _PLAIN),
     entry(ZeroedPadding, "tokens: int20 8 5; y: int4 8"),
+    entry(MaskTokens, "tokens: int20 8 5; y: int4 8"),
     entry(StateWritten, "x: normal 8 5 4; y: int3 8 5"),
     entry(PaddedCanvas, "image: normal 8 2 6 6; target: normal 8 2 6 6"),
 )
