@@ -27,8 +27,8 @@ def where_taken(table: Tensor, index: Any, given: Any, name: Name) -> Tensor:
         refused("a write to rows of which it is not known which they are")
     mask = rows.mask.view(*rows.shape, *(1,) * (table.ndim - len(rows.shape)))
     if not is_selected(given):
-        if isinstance(given, Tensor) and given.ndim:
-            refused("a tensor written to selected rows")
+        if isinstance(given, Tensor) and given.ndim > table.ndim - len(rows.shape):
+            refused("a tensor of rows written to selected rows")  # one without is the same for all
         return torch.where(mask, torch.as_tensor(given, dtype=table.dtype, device=table.device), table)
     of_rows = given.rows.name == rows.name and given.values.shape[1:] == table.shape[len(rows.shape) :]
     if not of_rows or given.dtype != table.dtype:

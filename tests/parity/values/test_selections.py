@@ -46,6 +46,13 @@ def written(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     return (out * y).sum()
 
 
+def given_alike(x: Tensor, y: Tensor, mask: Tensor, weights: Weights) -> Tensor:
+    """Rows that are all given one vector."""
+    x[torch.where(mask)] = weights.inner[0].weight[0]
+    y[mask.nonzero(as_tuple=True)] = weights.scale[0]
+    return (x * y).tanh().pow(2).sum()
+
+
 def in_place(x: Tensor, mask: Tensor) -> Tensor:
     """A selection that is written into."""
     chosen = x[mask] * 1
@@ -145,6 +152,7 @@ RIGHT: dict[str, Case] = {
         x[m].size(0) + 2
     ),
     "written": lambda w, x, y, c, m: written(x, y, m),
+    "given one vector": lambda w, x, y, c, m: given_alike(x, y, m, w),
     "in place": lambda w, x, y, c, m: in_place(x, m),
     "places": lambda w, x, y, c, m: x[torch.where(m)].mean() + x[m.nonzero(as_tuple=True)].pow(3).sum(),
     "places of rows": lambda w, x, y, c, m: (
@@ -184,6 +192,7 @@ OTHERWISE: dict[str, Case] = {
     )(x.detach()[m] * w.scale[:WIDTH]),
 }  # fmt: skip
 REFUSED: dict[str, Case] = {
+    "given a row": lambda w, x, y, c, m: (x.__setitem__(torch.where(m), y[:1, 0]), x.sum())[1],
     "a count asked what it is": lambda w, x, y, c, m: average(x[m].sum(), x[m].shape[0]),
     "matched": lambda w, x, y, c, m: matched(x[m]),
     "a count compared": lambda w, x, y, c, m: x[m].sum() / max(x[m].shape[0], 1),

@@ -342,6 +342,7 @@ class MaskTokens(nn.Module):
         h = self.embed(tokens) * 2
         h[tokens < 5] = self.vector
         h[tokens > 15] = self.vector[None] * 2
+        h[torch.where(tokens == 9)] = self.vector * 3
         turned = h.tanh().transpose(0, 1).clone()
         turned[self.places] = self.other
         return f.cross_entropy(self.head(turned.pow(2).mean(0)), y)
