@@ -5,7 +5,8 @@
 Layers are identical when class tree, parameter shapes and plain attributes agree (indices such as layer_idx aside); a
 run may repeat a cycle of up to `LONGEST_CYCLE` layers. Those that are left out give what the second copy gave, so that
 what the model does between them is dead and every layer keeps its place; they must be given what the first two copies
-both were given, or the whole model is exported. `unfolding` makes the n segments.
+both were given, or the whole model is exported; so it is where a layer leaves something behind, or hooks look at it.
+`unfolding` makes the n segments.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree
 
+from placer.tracer.export.state.left_behind import held
+from placer.tracer.lookups.recorders import is_collecting, is_watched
 from placer.tracer.selections.selected import is_selected
 
 KEPT = 3  # copies of a run that are exported
@@ -67,7 +70,7 @@ def _run(path: str, children: dict[str, nn.Module], shared: set[int]) -> Repeat 
         return None
     numbers: dict[Hashable, int] = {}
     keys = [
-        None if _holds(child, shared) else numbers.setdefault(_structure(child), len(numbers))
+        None if _holds(child, shared) or is_watched(child) else numbers.setdefault(_structure(child), len(numbers))
         for child in children.values()
     ]
     found = [
@@ -174,11 +177,11 @@ class _Made:
     second: list[object] = field(default_factory=list)
     first_value: object = None
     value: object = None
-    held: dict[int, dict[str, int]] = field(default_factory=dict)
+    held: dict[int, dict[str, Hashable]] = field(default_factory=dict)
 
     def begun(self, module: nn.Module, _: object) -> None:
         """A hook before the forward of the first two copies: what each of their modules holds."""
-        self.held.update({id(part): _held(part) for part in module.modules()})
+        self.held.update({id(part): held(part) for part in module.modules()})
 
     def note_first(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
         """A forward hook of the first copy."""
@@ -195,7 +198,7 @@ class _Made:
             raise UnfoldableError("a layer is told, or tells, other numbers, or sizes, than the layer before it")
 
     def _require_unchanged(self, module: nn.Module) -> None:
-        if any(_held(part) != self.held[id(part)] for part in module.modules()):
+        if any(held(part) != self.held[id(part)] for part in module.modules()):
             raise UnfoldableError("a layer keeps something that its model may read")
 
     def again(self, args: object, kwargs: object) -> object:
@@ -207,11 +210,6 @@ class _Made:
         ):
             raise UnfoldableError("a layer is given something else than the layers before it")
         return self.value
-
-
-def _held(module: nn.Module) -> dict[str, int]:
-    """What a module has beside its parts, parameters and buffers, by identity."""
-    return {name: id(value) for name, value in vars(module).items()}
 
 
 def _plain(values: object) -> list[object]:
@@ -236,6 +234,8 @@ class _Passing(nn.Module):
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """What the second copy gave."""
+        if is_collecting():
+            raise UnfoldableError("the library collects what each of the layers makes")
         for given in _pytree.tree_leaves((args, kwargs)):
             if is_selected(given):
                 raise UnfoldableError("a layer is given what a mask selects")

@@ -48,7 +48,7 @@ def written(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 def given_alike(x: Tensor, y: Tensor, mask: Tensor, weights: Weights) -> Tensor:
     """Rows that are all given one vector."""
-    x[torch.where(mask)] = weights.inner[0].weight[0]
+    x[torch.where(mask)] = next(weights.inner.parameters())[0]
     y[mask.nonzero(as_tuple=True)] = weights.scale[0]
     return (x * y).tanh().pow(2).sum()
 
@@ -192,7 +192,7 @@ OTHERWISE: dict[str, Case] = {
     )(x.detach()[m] * w.scale[:WIDTH]),
 }  # fmt: skip
 REFUSED: dict[str, Case] = {
-    "given a row": lambda w, x, y, c, m: (x.__setitem__(torch.where(m), y[:1, 0]), x.sum())[1],
+    "given a row": lambda w, x, y, c, m: (x.index_put_(torch.where(m), y[:1, 0]), x.sum())[1],
     "a count asked what it is": lambda w, x, y, c, m: average(x[m].sum(), x[m].shape[0]),
     "matched": lambda w, x, y, c, m: matched(x[m]),
     "a count compared": lambda w, x, y, c, m: x[m].sum() / max(x[m].shape[0], 1),
