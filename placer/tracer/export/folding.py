@@ -177,7 +177,7 @@ class _Made:
     second: list[object] = field(default_factory=list)
     first_value: object = None
     value: object = None
-    held: dict[int, dict[str, Hashable]] = field(default_factory=dict)
+    held: dict[int, Hashable] = field(default_factory=dict)
 
     def begun(self, module: nn.Module, _: object) -> None:
         """A hook before the forward of the first two copies: what each of their modules holds."""

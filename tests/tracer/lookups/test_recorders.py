@@ -4,6 +4,7 @@ layer: of alike ones some are not exported."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,17 +19,25 @@ WIDTH, LAYERS = 8, 6
 SEEN: list[Tensor] = []
 
 
-class Layer(nn.Module):
-    """Leaves what it makes in a list of all layers, or in one of the file."""
+def note(made: Tensor) -> None:
+    SEEN.append(made)
 
-    def __init__(self, seen: list[Tensor] | None) -> None:
+
+class Layer(nn.Module):
+    """Leaves what it makes in a list of all layers, with what keeps such a list, or in one of the file."""
+
+    def __init__(self, seen: list[Tensor], keep: Callable[[Tensor], None], where: str) -> None:
         super().__init__()
-        self.own, self.seen = nn.Linear(WIDTH, WIDTH), seen
+        self.own, self.seen, self.keep, self.where = nn.Linear(WIDTH, WIDTH), seen, keep, where
 
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = torch.tanh(self.own(x))
-        if self.seen is not None:
+        if self.where == "list":
             self.seen.append(made)
+        elif self.where == "callback":
+            self.keep(made)
+        elif self.where == "function":
+            note(made)
         else:
             SEEN.append(made)
         return made
@@ -37,14 +46,17 @@ class Layer(nn.Module):
 class Places(nn.Module):
     """Reads what one layer left, by its number."""
 
-    def __init__(self, number: int, *, of_file: bool) -> None:
+    def __init__(self, number: int, where: str) -> None:
         super().__init__()
         self.seen: list[Tensor] = []
-        self.number, self.of_file = number, of_file
-        self.layers = nn.Sequential(*(Layer(None if of_file else self.seen) for _ in range(LAYERS)))
+        self.number, self.where = number, where
+        self.layers = nn.Sequential(*(Layer(self.seen, self.keep, where) for _ in range(LAYERS)))
+
+    def keep(self, made: Tensor) -> None:
+        self.seen.append(made)
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = SEEN if self.of_file else self.seen
+        seen = self.seen if self.where in ("list", "callback") else SEEN
         seen.clear()
         last: Tensor = self.layers(x)
         chosen = seen[self.number]
@@ -107,9 +119,14 @@ def equal(model: nn.Module, batch: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("number", (0, 1, 2, 3, -1))
-@pytest.mark.parametrize("model", (lambda n: Places(n, of_file=False), lambda n: Places(n, of_file=True), Hooked))
-def test_what_one_of_alike_layers_left_is_its_own(model, number: int) -> None:  # type: ignore[no-untyped-def]
-    assert equal(model(number), {"x": torch.randn(4, WIDTH)})
+@pytest.mark.parametrize("where", ("list", "callback", "function", "file"))
+def test_what_one_of_alike_layers_left_is_its_own(where: str, number: int) -> None:
+    assert equal(Places(number, where), {"x": torch.randn(4, WIDTH)})
+
+
+@pytest.mark.parametrize("number", (0, 1, 2, 3, -1))
+def test_what_a_hook_sees_of_one_of_alike_layers_is_its_own(number: int) -> None:
+    assert equal(Hooked(number), {"x": torch.randn(4, WIDTH)})
 
 
 def test_a_hook_of_every_module_sees_every_layer() -> None:
