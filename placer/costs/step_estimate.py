@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import mul
 from typing import NamedTuple
@@ -31,6 +31,9 @@ from placer.plans.transfers import Transfer, is_chain, position_of, read_graph, 
 # A chain is played where skipping messages, one after another, or waits between turns may take so much of the closed
 # step: so little of it may be wrong where they do not. By definition no price.
 PLAYED = 0.02
+# The parts that one of a step's items takes, in turn, of what is left between the sum of all and the step: halves where
+# it is rounded up twice. By definition no price.
+ROUNDINGS = (1, 0.5, 0.5, 0.5, 1)
 
 
 class _Step(NamedTuple):
@@ -161,7 +164,20 @@ def _itemised(costs: Costs, plan: Plan) -> tuple[float, Seconds]:
         + fixed,
         optimizer=sum(cost.optimizer for cost in chosen),
     )
-    return step, spent(bubble=max(0.0, step - spent().total))
+    return step, _adding_up(spent(bubble=max(0.0, step - spent().total)), step)
+
+
+def _adding_up(found: Seconds, step: float) -> Seconds:
+    """The items, of which the largest takes what rounding leaves between their sum and the step; where ties of
+    rounding keep it from that, the next one."""
+    items = {name: value for name, value in asdict(found).items() if value}
+    for name in sorted(items, key=lambda name: -items[name]):
+        for part in ROUNDINGS:
+            left = step - found.total
+            if not left:
+                return found
+            found = replace(found, **{name: max(0.0, getattr(found, name) + left * part)})
+    return found
 
 
 def _step(own: Sequence[PricedStage], plan: Plan, stages: tuple[StageCost, ...]) -> _Step:
