@@ -22,7 +22,8 @@ from placer.tracer.export.cleaning import Plain, clean, own_state
 from placer.tracer.export.evaluation import evaluation_difference
 from placer.tracer.export.exporting import LossFunction, Training, export, uncollected, unexportable
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
-from placer.tracer.export.folding_gaps import require_even_gaps
+from placer.tracer.export.folds.gaps import require_even_gaps
+from placer.tracer.export.folds.witness import is_borne_out
 from placer.tracer.export.later_steps import later_difference
 from placer.tracer.export.opaque import calling, part_writes, require_one_writer, watched
 from placer.tracer.export.opaque_trials import PartError
@@ -317,7 +318,7 @@ def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
 
 def _exported(source: Source, fold: bool) -> Plain:
     found = repeats(source.model) if fold else ()
-    if found:
+    if found and is_borne_out(source.model, source.loss_fn, source.opaque, source.example, found, source.device):
         with contextlib.suppress(UnfoldableError, CaptureError, LookupError):
             return grown(_lifted(source, found), found, own_state(source.model))
     return _lifted(source, ())

@@ -15,6 +15,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
+from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -53,6 +55,7 @@ from placer.tracer.selections.products import Products
 from placer.tracer.selections.selected import REFUSED, is_selected
 
 LossFunction = Callable[[object, dict[str, torch.Tensor]], torch.Tensor]
+_Runs: TypeAlias = "Callable[[Training, dict[str, torch.Tensor]], nn.Module]"
 
 
 class Training(nn.Module):
@@ -74,7 +77,7 @@ class Training(nn.Module):
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
         with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
-            results = self._results(batch)
+            results = self.results(batch)
         if self.readings.alive():
             raise UncapturableError(
                 "forward keeps a number that it reads from a tensor (.item(), float()), which an export does not know; "
@@ -82,7 +85,8 @@ class Training(nn.Module):
             )
         return results
 
-    def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """What forward gives, of a model that may leave something behind."""
         if self.loss_fn is not None:
             return (_number(self.loss_fn(self.model(**_arguments(self.model, batch)), batch), self.loss_fn),)
         output = self.model(**batch)
@@ -181,8 +185,9 @@ def _exported(
 
 def _looked_into(
     wrapper: Training, batch: dict[str, torch.Tensor], device: torch.device | None, training: bool,
-    selections: Selections | None, numbers: bool,
+    selections: Selections | None, numbers: bool, run: _Runs | None = None,
 ) -> nn.Module:  # fmt: skip
+    """run: instead of an export."""
     wrapper.readings = Readings()
     read = Reading(wrapper.readings)
     with (
@@ -194,10 +199,31 @@ def _looked_into(
         torch.set_grad_enabled(training), scripts_as_written(), as_on_one_device(), sparing(),
         own_classes(wrapper.model, wrapper.loss_fn),
     ):  # fmt: skip
-        made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
+        made = (run or _by_torch)(wrapper, batch)
         if wrapper.readings.refused:
             raise wrapper.readings.refused[0]
         return made
+
+
+def _by_torch(wrapper: Training, batch: dict[str, torch.Tensor]) -> nn.Module:
+    made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
+    return made
+
+
+def run_as_exported(
+    wrapper: Training, batch: dict[str, torch.Tensor], within: contextlib.AbstractContextManager[object]
+) -> None:
+    """Run what is exported, within a context, as it is in an export, but for torch's own part of that."""
+
+    def run(wrapper: Training, batch: dict[str, torch.Tensor]) -> nn.Module:
+        with (
+            mock.patch.object(torch.compiler, "_is_compiling_flag", True),
+            mock.patch.object(torch.compiler, "_is_exporting_flag", True), wrapper.constants.known(batch), within,
+        ):  # fmt: skip
+            wrapper.results(batch)
+        return wrapper
+
+    _looked_into(wrapper, batch, None, True, None, False, run)
 
 
 def _selecting(

@@ -12,7 +12,17 @@ from collections.abc import Collection
 from torch import fx, nn
 from torch.utils import _pytree
 
-from placer.tracer.export.cleaning import Plain, is_mutable, own_state, short_name, target_name, told, writes_statistics
+from placer.tracer.export.cleaning import (
+    Plain,
+    is_keyed,
+    is_mutable,
+    is_random,
+    own_state,
+    short_name,
+    target_name,
+    told,
+    writes_statistics,
+)
 
 # Of a tensor they take the sizes alone.
 _OF_SIZES = frozenset({
@@ -71,7 +81,7 @@ class _Steady:
             return _is_constant(node, self._own)
         if short_name(node) in _OF_SIZES:
             return True
-        return all(self._known[one] for one in node.all_input_nodes)
+        return not (is_random(node) or is_keyed(node)) and all(self._known[one] for one in node.all_input_nodes)
 
 
 def _written(plain: Plain) -> set[str]:

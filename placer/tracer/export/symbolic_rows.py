@@ -68,8 +68,16 @@ def lifted(exported: Callable[[int], Plain], batched_inputs: tuple[str, ...], ro
 def _repeated_constants(first: Plain, second: Plain) -> dict[str, int]:
     """Tensors that forward makes of as many equal numbers as there are rows (`torch.tensor([length] * rows)`): by
     name, the dim that grows with the rows."""
-    found = {name: alike_along(first.state[name], second.state[name]) for name in _constants(first, second)}
+    found = {name: _repeats(first.state[name], second.state[name], ROWS) for name in _constants(first, second)}
     return {name: dim for name, dim in sorted(found.items()) if dim is not None}
+
+
+def _repeats(one: torch.Tensor, other: torch.Tensor, rows: tuple[int, int]) -> int | None:
+    """The dim along which two constants, for so many rows each, hold the same again and again, as often for each row;
+    else None."""
+    dim = alike_along(one, other)
+    even = dim is not None and one.shape[dim] * rows[1] == other.shape[dim] * rows[0]
+    return dim if even and dim is not None and one.shape[dim] % rows[0] == 0 else None
 
 
 def _constants(first: Plain, second: Plain) -> set[str]:
@@ -90,7 +98,7 @@ def _require_same_constants(
     for name in sorted(_constants(first, second)):
         one, other = first.state[name], second.state[name]
         sizes = one.shape == other.shape if one.is_meta or other.is_meta else same_constant(one, other)
-        again = name in repeated and one.shape != other.shape and alike_along(one, other) == repeated[name]
+        again = name in repeated and one.shape != other.shape and _repeats(one, other, rows) == repeated[name]
         if not (sizes or again):
             nodes = (node for node in first.graph.nodes if node.op == "get_attr" and node.target == name)
             line = next((f" that {_told(user)} reads" for node in nodes for user in node.users), "")

@@ -21,9 +21,11 @@ def is_collecting() -> bool:
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Whether hooks look at a module, or at a part of it, or at every module, that are not transformers' own."""
-    every = (modules._global_forward_hooks, modules._global_forward_pre_hooks)
-    return any(map(len, every)) or any(
+    """Whether hooks look at a module, at a part or a weight of it, or at every module, that are not transformers'."""
+    every = (modules._global_forward_hooks, modules._global_forward_pre_hooks, modules._global_backward_hooks)
+    backward = [hooks for part in module.modules() for hooks in (part._backward_hooks, part._backward_pre_hooks)]
+    of_weights = [weight._backward_hooks for weight in module.parameters()]
+    return any(map(bool, (*every, *backward, *of_weights))) or any(
         getattr(hook, "__module__", "") != _COLLECTING
         for part in module.modules()
         for hooks in (part._forward_hooks, part._forward_pre_hooks)
