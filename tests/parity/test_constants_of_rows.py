@@ -65,8 +65,18 @@ def counted(scores: Tensor, y: Tensor) -> Tensor:
     return scores.pow(2).sum() / torch.tensor(float(len(y)), device=scores.device).exp()
 
 
+def capped(scores: Tensor, y: Tensor) -> Tensor:
+    """As many as there are rows, up to six."""
+    return scores.pow(2).sum() / torch.tensor([1.0] * min(len(y), 6)).to(scores).sum()
+
+
+def even(scores: Tensor, y: Tensor) -> Tensor:
+    """As many as there are pairs of rows, twice."""
+    return scores.pow(2).sum() / torch.tensor([1.0] * (len(y) // 2 * 2)).to(scores).sum()
+
+
 ALIKE: dict[str, Loss] = {one.__name__: one for one in (lengths, weights, of_the_device, positions, behind, pairs)}
-OTHERS: dict[str, Loss] = {one.__name__: one for one in (numbered, counted)}
+OTHERS: dict[str, Loss] = {one.__name__: one for one in (numbered, counted, capped, even)}
 LAYOUTS: dict[str, dict[str, object]] = {
     "replicas": {"data": 2, "microbatches": 2},
     "stages": {"pipeline": 2, "microbatches": 2},

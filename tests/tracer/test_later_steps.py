@@ -156,7 +156,15 @@ class Keeping(nn.Module):
         return functional.gelu(self.keeps(self, self.layer(x))).mean()
 
 
+def drawn(model: Keeping, h: Tensor) -> Tensor:
+    """A mask that is drawn once for a length."""
+    if model.kept is None:
+        model.kept = torch.rand(h.shape[1], device=h.device) > 0.5
+    return h * model.kept
+
+
 REFUSED: dict[Keeps, str] = {
+    drawn: "a step after the first reads what an earlier one has left",
     before_last: "reads and replaces the tensor kept",
     in_a_dict: r"reads and replaces the tensor held\['h'\]",
     first_weights: "a step after the first reads what an earlier one has left in place of aten::clone",
