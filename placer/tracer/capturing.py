@@ -318,7 +318,8 @@ def _whole(loss: Loss, parts: Mapping[str, OpaqueCost]) -> Loss:
 
 def _exported(source: Source, fold: bool) -> Plain:
     found = repeats(source.model) if fold else ()
-    if found and is_borne_out(source.model, source.loss_fn, source.opaque, source.example, found, source.device):
+    given = source.example.tensors(ROWS[0], source.device), source.example.constants(ROWS[0])
+    if found and is_borne_out(source.model, source.loss_fn, source.opaque, given, found):
         with contextlib.suppress(UnfoldableError, CaptureError, LookupError):
             return grown(_lifted(source, found), found, own_state(source.model))
     return _lifted(source, ())

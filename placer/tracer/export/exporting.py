@@ -77,7 +77,7 @@ class Training(nn.Module):
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
         with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
-            results = self.results(batch)
+            results = self._results(batch)
         if self.readings.alive():
             raise UncapturableError(
                 "forward keeps a number that it reads from a tensor (.item(), float()), which an export does not know; "
@@ -85,8 +85,12 @@ class Training(nn.Module):
             )
         return results
 
-    def results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What forward gives, of a model that may leave something behind."""
+    def run(self, batch: dict[str, torch.Tensor]) -> None:
+        """Run the model and its loss, of which nothing is noted."""
+        with self.constants.known(batch):
+            self._results(batch)
+
+    def _results(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         if self.loss_fn is not None:
             return (_number(self.loss_fn(self.model(**_arguments(self.model, batch)), batch), self.loss_fn),)
         output = self.model(**batch)
@@ -218,9 +222,9 @@ def run_as_exported(
     def run(wrapper: Training, batch: dict[str, torch.Tensor]) -> nn.Module:
         with (
             mock.patch.object(torch.compiler, "_is_compiling_flag", True),
-            mock.patch.object(torch.compiler, "_is_exporting_flag", True), wrapper.constants.known(batch), within,
+            mock.patch.object(torch.compiler, "_is_exporting_flag", True), within,
         ):  # fmt: skip
-            wrapper.results(batch)
+            wrapper.run(batch)
         return wrapper
 
     _looked_into(wrapper, batch, None, True, None, False, run)

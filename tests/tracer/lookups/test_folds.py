@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from placer.tracer import trace
 from placer.tracer.export.folding import repeats
 from placer.tracer.export.folds.witness import is_borne_out
-from placer.tracer.inputs.batches import normalised
 
 WIDTH, LAYERS = 8, 6
 MIDDLE = (2, 3)
@@ -131,7 +130,7 @@ MODELS["set_before"] = lambda: Model(set_before, BySettings)
 
 def borne_out(model: nn.Module) -> bool:
     meta = copy.deepcopy(model).to("meta")
-    return is_borne_out(meta, None, {}, normalised(meta, {"x": torch.randn(4, WIDTH)}), repeats(meta), "meta")
+    return is_borne_out(meta, None, {}, ({"x": torch.randn(4, WIDTH, device="meta")}, {}), repeats(meta))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -27,8 +27,6 @@ from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.exporting import LossFunction, Training, run_as_exported
 from placer.tracer.export.folding import Repeat, folded
 from placer.tracer.export.opaque import calling
-from placer.tracer.export.symbolic_rows import ROWS
-from placer.tracer.inputs.batches import Batch
 
 # Where a tensor comes from: ("call", its number, place among results), ("state", name) or ("other", identity).
 _Source = tuple[object, ...]
@@ -88,18 +86,19 @@ def _plain(leaf: object) -> object:
 
 
 def is_borne_out(
-    model: nn.Module, loss_fn: LossFunction | None, opaque: Mapping[str, OpaqueCost], example: Batch,
-    found: tuple[Repeat, ...], device: str | torch.device,
+    model: nn.Module, loss_fn: LossFunction | None, opaque: Mapping[str, OpaqueCost],
+    given: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]], found: tuple[Repeat, ...],
 ) -> bool:  # fmt: skip
-    """Whether runs of the model, which lies on `device`, show that nothing hangs on the layers that are left out; not
-    where it does not run."""
+    """Whether runs of the model show that nothing hangs on the layers that are left out; not where it does not run.
+
+    given: the inputs, and the values of those that are constants.
+    """
 
     def run(left: tuple[Repeat, ...]) -> Run:
         wrapper = Training(deepcopy(model), loss_fn)
-        wrapper.constants.values = example.constants(ROWS[0])
-        batch = example.tensors(ROWS[0], device)
+        wrapper.constants.values = given[1]
         with calling(wrapper.model, opaque):
-            return noted(lambda mode: run_as_exported(wrapper, batch, mode), wrapper.model, found, left)
+            return noted(lambda mode: run_as_exported(wrapper, given[0], mode), wrapper.model, found, left)
 
     try:
         return bears_out(run(()), run(found), found)
