@@ -31,6 +31,7 @@ from placer.search.progress_line import tell
 from placer.strategies.auto.shares import (
     BASELINES,
     BRANCH_TRIES,
+    CUT_TRIES,
     CUTS,
     FIRST_MOVES,
     INSTEAD,
@@ -200,8 +201,8 @@ def _tight(verdict: Verdict) -> bool:
 
 def _last_tries(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     """A plan by a few moves, where no budget has moves of its own: from the best plans where nothing is proven of some
-    that the model has, of unlike devices after cuts, or that unlike devices have; from none where nothing is legal and
-    the exact search, ended by nothing, has not proven that."""
+    that the model has, of unlike devices after cuts and moves from these alone, or that unlike devices have; from none
+    where nothing is legal and the exact search, ended by nothing, has not proven that."""
     near = any(isinstance(run.found, Infeasible) and run.found.near for run in runs)
     graphs = problem.until is None and BlockGraph.of(problem.graph).branches and not _proven(problem, runs)
     legal, mixed = bool(legal_of(runs)), is_mixed(problem.cluster)
@@ -213,7 +214,8 @@ def _last_tries(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     for name in names:
         if problem.spent or interrupted(runs):
             return
-        run = unended(tried(name, replace(problem, budget=most, known_plans=plans_of(runs))))
+        tries = (CUT_TRIES, ()) if name == CUTS else (most, plans_of(runs))
+        run = unended(tried(name, replace(problem, budget=tries[0], known_plans=tries[1])))
         if isinstance(run.found, Solution):
             runs = [*runs, run]
             yield run

@@ -21,6 +21,8 @@ LAST_TRIES = 128
 # Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as
 # what was searched before. (Of `two_towers` and `dlrm` of `examples.branching` on h100x8 a thousand leave 9 and 7%.)
 BRANCH_TRIES = 3_000
+# Plans that cuts, and moves from these, may look at where a model branches over unlike devices.
+CUT_TRIES = 4_000
 # Plans that moves may look at where devices differ: a second's. (Other shares than likely ones make gpt2 on
 # h100x1+a100x1 2% faster, llama3_8b 0.02%.)
 SHARE_TRIES = 300
