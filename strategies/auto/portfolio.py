@@ -13,8 +13,8 @@ Where that ends it before its proof is complete, or a graph of stages is faster 
 `min_cut` are asked (list schedulers always, if the model branches or devices differ), and `local` goes on from the best
 plans of all with the rest: in little time moves often find what a proof has no time for. Without a budget some thousand
 moves are tried from the best plans where the model branches, as nothing is proven of its graphs of stages, of unlike
-devices after `min_cut`; of unlike devices some hundred, as the exact search tries likely shares of the rows alone; and
-where no plan of it fits and none is proven not to, a few: they know stages of which some blocks recompute.
+devices after `min_cut`; and where no plan of the exact search fits and none is proven not to, a few: they know stages
+of which some blocks recompute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from placer.strategies.auto.shares import (
     LAST_TRIES,
     LISTS,
     MOVES,
-    SHARE_TRIES,
     TIGHT,
     hurried,
     part,
@@ -201,14 +200,13 @@ def _tight(verdict: Verdict) -> bool:
 
 def _last_tries(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     """A plan by a few moves, where no budget has moves of its own: from the best plans where nothing is proven of some
-    that the model has, of unlike devices after cuts and moves from these alone, or that unlike devices have; from none
-    where nothing is legal and the exact search, ended by nothing, has not proven that."""
+    that the model has, of unlike devices after cuts and moves from these alone; from none where nothing is legal and
+    the exact search, ended by nothing, has not proven that."""
     near = any(isinstance(run.found, Infeasible) and run.found.near for run in runs)
     graphs = problem.until is None and BlockGraph.of(problem.graph).branches and not _proven(problem, runs)
     legal, mixed = bool(legal_of(runs)), is_mixed(problem.cluster)
     names = (CUTS, MOVES) if legal and graphs and mixed else (MOVES,)
-    shares = mixed and all(run.name != MOVES for run in runs)
-    most = max(BRANCH_TRIES * graphs, SHARE_TRIES * shares) if legal else LAST_TRIES * near
+    most = BRANCH_TRIES * graphs if legal else LAST_TRIES * near
     if not most or problem.budget is not None:
         return
     for name in names:

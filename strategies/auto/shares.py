@@ -23,9 +23,6 @@ LAST_TRIES = 128
 BRANCH_TRIES = 3_000
 # Plans that cuts, and moves from these, may look at where a model branches over unlike devices.
 CUT_TRIES = 4_000
-# Plans that moves may look at where devices differ: a second's. (Other shares than likely ones make gpt2 on
-# h100x1+a100x1 2% faster, llama3_8b 0.02%.)
-SHARE_TRIES = 300
 # The part of a device above which memory may have kept a faster plan from fitting: one of fewer stages holds more.
 TIGHT = 0.75
 # Seconds below which a strategy is not asked: its first answer takes longer.
