@@ -12,8 +12,7 @@ from placer.search.judge import solve_with
 from placer.search.problem import Problem
 from problems import unequal_problem
 
-# Of which other shares of the rows than likely ones are some percent faster.
-SEEDS = (14, 54)
+SEED = 14
 
 
 def answers(given: Problem) -> list[str]:
@@ -21,9 +20,8 @@ def answers(given: Problem) -> list[str]:
     return [found.plan.strategy, *(other.name for other in found.alternatives)]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_moves_come_before_the_exact_search_where_seconds_may_end_it(seed: int) -> None:
-    given = replace(unequal_problem(seed), until=time.perf_counter() + 4)
+def test_moves_come_before_the_exact_search_where_seconds_may_end_it() -> None:
+    given = replace(unequal_problem(SEED), until=time.perf_counter() + 4)
     assert {"local", "stages"} <= set(answers(given))
     assert answers(replace(given, until=time.perf_counter() + 4)).count("local") == 1  # which a proof makes enough
 
@@ -33,5 +31,5 @@ def test_an_interrupt_of_moves_ends_the_search(monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(local, "search_from", interrupted)
-    found = solve_with(replace(unequal_problem(SEEDS[0]), until=time.perf_counter() + 4), "auto")
+    found = solve_with(replace(unequal_problem(SEED), until=time.perf_counter() + 4), "auto")
     assert found.ended == "interrupt"
