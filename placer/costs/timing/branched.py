@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,13 +55,17 @@ class BranchedOrder:
 
     def step(self) -> float:
         """Seconds of the step without the world's collectives."""
-        return self._meeting(self._wires()) + max(self._updates())
+        return self._met_with_messages + max(self._updates())
 
     def communication(self) -> float:
         """How many seconds shorter the step would be if messages took no time."""
-        wires = self._wires()
-        return max(0.0, self._meeting(wires) - self._meeting([_AT_ONCE] * len(wires)))
+        return max(0.0, self._met_with_messages - self._meeting([_AT_ONCE] * len(self._wires)))
 
+    @cached_property
+    def _met_with_messages(self) -> float:
+        return self._meeting(self._wires)
+
+    @cached_property
     def _wires(self) -> list[Wire]:
         return [wire for messages in (self.sent, self.returned) for own in messages.values() for wire in own]
 

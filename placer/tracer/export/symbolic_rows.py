@@ -76,8 +76,10 @@ def _repeats(one: torch.Tensor, other: torch.Tensor, rows: tuple[int, int]) -> i
     """The dim along which two constants, for so many rows each, hold the same again and again, as often for each row;
     else None."""
     dim = alike_along(one, other)
-    even = dim is not None and one.shape[dim] * rows[1] == other.shape[dim] * rows[0]
-    return dim if even and dim is not None and one.shape[dim] % rows[0] == 0 else None
+    if dim is None:
+        return None
+    each, more = divmod(one.shape[dim], rows[0])
+    return dim if not more and other.shape[dim] == each * rows[1] else None
 
 
 def _constants(first: Plain, second: Plain) -> set[str]:
