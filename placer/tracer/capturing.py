@@ -24,7 +24,7 @@ from placer.tracer.export.exporting import LossFunction, Training, export, uncol
 from placer.tracer.export.folding import Repeat, UnfoldableError, folded, repeats
 from placer.tracer.export.folds.gaps import require_even_gaps
 from placer.tracer.export.folds.witness import is_borne_out
-from placer.tracer.export.later_steps import later_difference
+from placer.tracer.export.later_steps import require_alike_later
 from placer.tracer.export.opaque import calling, part_writes, require_one_writer, watched
 from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.state.dense_state import require_dense
@@ -345,28 +345,10 @@ def _lifted(source: Source, found: tuple[Repeat, ...], known: bool = False) -> P
                 raise
         else:
             if wrapper.kept.left:
-                _require_alike_later(wrapper, source, plain)
+                require_alike_later(source.model, wrapper.kept, source.device, plain)
             if known or source.device != "meta" or len(numbers) < 2:
                 return made
     return _lifted(source, found, known=True)  # it makes other numbers of other rows
-
-
-def _require_alike_later(wrapper: Training, source: Source, plain: Callable[[int], Plain]) -> None:
-    """A step that finds the tensors which the first one left computes the same and replaces none that it reads."""
-    try:
-        rows = wrapper.kept.rows
-        first = plain(rows)
-        with wrapper.kept.left.standing(wrapper.model, source.device) as any_left:
-            why = later_difference(first, plain(rows), source.model) if any_left else ""
-    except UncapturableError:
-        raise
-    except CaptureError:
-        return  # a cache that was made for other rows
-    if why:
-        raise UncapturableError(
-            f"a step after the first {why}: an export holds the first alone; make in __init__ what is kept, or keep it "
-            "in a buffer that every step writes"
-        )
 
 
 def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], found: tuple[Repeat, ...]) -> Plain:

@@ -146,6 +146,7 @@ class Keeping(nn.Module):
         self.kept: Tensor | None = None
         self.held: dict[str, Tensor] = {}
         self.made: Any = None
+        self.calls = 0
         self.helper = SimpleNamespace(mean=None)
         self.cells: list[dict[str, Tensor]] = [{}]
         self.inner: dict[str, Tensor] = {}
@@ -161,6 +162,32 @@ def drawn(model: Keeping, h: Tensor) -> Tensor:
     if model.kept is None:
         model.kept = torch.rand(h.shape[1], device=h.device) > 0.5
     return h * model.kept
+
+
+def before_the_last(model: Keeping, h: Tensor) -> Tensor:
+    """What the second step leaves is read by the third."""
+    found = h if model.made is None else h + model.made
+    model.made, model.kept = model.kept, h.detach().mean(0)
+    return found
+
+
+def built_in_two_steps(model: Keeping, h: Tensor) -> Tensor:
+    if model.kept is None:
+        model.kept = torch.arange(4, device=h.device)
+    elif model.made is None:
+        model.made = torch.ones(4, device=h.device)
+    else:
+        h = h * model.made * 2
+    return h
+
+
+def counted_once_there_is_a_table(model: Keeping, h: Tensor) -> Tensor:
+    """The number of the second step is that of the first, that of the third another."""
+    if model.kept is None:
+        model.kept = torch.ones(4, device=h.device)
+    else:
+        model.calls += 1
+    return h * model.kept * max(1, model.calls)
 
 
 REFUSED: dict[Keeps, str] = {
@@ -180,6 +207,9 @@ REFUSED: dict[Keeps, str] = {
     seeded_apart: "forward calls fork_rng",
     drawn_twice: "forward calls get_rng_state",
     truncated: "draws by trunc_normal_",
+    before_the_last: "reads and replaces the tensor made",
+    built_in_two_steps: "a step after the first computes",
+    counted_once_there_is_a_table: "counts in calls",
 }
 
 

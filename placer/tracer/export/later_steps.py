@@ -7,11 +7,13 @@ tensor than a later step would compute.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+import torch
 from torch import fx, nn
 from torch.utils import _pytree
 
+from placer.errors import CaptureError, UncapturableError
 from placer.tracer.export.cleaning import (
     Plain,
     is_keyed,
@@ -23,11 +25,48 @@ from placer.tracer.export.cleaning import (
     told,
     writes_statistics,
 )
+from placer.tracer.export.state.kept_values import Kept
 
 # Of a tensor they take the sizes alone.
 _OF_SIZES = frozenset({
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
 })  # fmt: skip
+
+
+# A model that builds what it keeps in more steps than so many is looked at no further.
+_MOST_STEPS = 5
+
+
+def require_alike_later(
+    model: nn.Module, kept: Kept, device: str | torch.device, plain: Callable[[int], Plain]
+) -> None:
+    """Steps that find the tensors which those before them left compute what the first did and replace none that they
+    read. Raises UncapturableError. plain: the graph of the next step, for so many rows.
+
+    The second step finds what the first left, the third also what the second left, and so on until a step leaves
+    nothing new.
+    """
+    try:
+        first = plain(kept.rows)
+        for step in range(2, _MOST_STEPS + 1):
+            places = len(kept.left.places)
+            with kept.left.standing(model, device) as any_left:
+                why = later_difference(first, plain(kept.rows), model) if any_left else ""
+            if why:
+                break
+            if step > 2 and places == len(kept.left.places):
+                return
+        else:
+            why = "leaves a tensor where the one before left none, and so do those after it"
+    except UncapturableError:
+        raise
+    except CaptureError:
+        return  # a cache that was made for other rows
+    if why:
+        raise UncapturableError(
+            f"a step after the first {why}: an export holds the first alone; make in __init__ what is kept, or keep it "
+            "in a buffer that every step writes"
+        )
 
 
 def later_difference(first: Plain, later: Plain, model: nn.Module) -> str:
