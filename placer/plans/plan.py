@@ -15,6 +15,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -82,12 +83,16 @@ class Split:
     inner: CountFromOne = 1
 
 
+#: Axes along which each device has rows of its own of those that its replica has.
+ROWS_APART = ("rows", "expert")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
 
-    axis: what the devices are along: `tensor`, `sequence`, `expert`, or `height` or `width` of images. Along `expert`
-    each device has rows of its own of what its replica has, and some of the experts. With an `inner_axis` they are a
+    axis: what the devices are along: `tensor`, `sequence`, `rows`, `expert`, or `height` or `width` of images. Along
+    `rows` and `expert` each device has rows of its own of what its replica has, along `expert` also some of the experts. With an `inner_axis` they are a
     mesh of two axes, of `inner` devices along this one: neighbours in the replica's order.
     """
 
@@ -110,8 +115,8 @@ class Layout:
 
     @property
     def apart(self) -> int:
-        """Into how many equal parts the rows of a replica go: the devices along `expert`, each with rows of its own."""
-        return dict(self.axes).get("expert", 1)
+        """Into how many equal parts the rows of a replica go: the devices along `ROWS_APART`."""
+        return prod(count for axis, count in self.axes if axis in ROWS_APART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

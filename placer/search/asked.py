@@ -25,7 +25,7 @@ RECOMPUTES: dict[str, Recompute] = {
     "yes": True, "true": True, "1": True, "full": True, "no": False, "false": False, "0": False, "none": False,
     "selective": "selective",
 }  # fmt: skip
-COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width", "sequence", "expert")
+COUNTS = ("data", "pipeline", "microbatches", "tensor", "height", "width", "sequence", "rows", "expert")
 CHOICES = {"shard": get_args(Sharding), "schedule": get_args(ScheduleName)}
 REDUCTIONS: dict[str, Reduction] = {way: way for way in get_args(Reduction)}
 KNOWN = f"{', '.join((*COUNTS, *CHOICES, 'recompute', 'reduction'))}, bucket (bytes, 25 MiB), or BLOCK@stage=N"

@@ -39,6 +39,7 @@ class Pins:
     height: int | None = None
     width: int | None = None
     sequence: int | None = None
+    rows: int | None = None
     expert: int | None = None
     bucket: int | None = None
     reduction: Reduction | None = None
@@ -49,7 +50,7 @@ class Pins:
         """How many devices of a replica each axis is pinned to."""
         return (
             ("tensor", self.tensor), ("height", self.height), ("width", self.width), ("sequence", self.sequence),
-            ("expert", self.expert),
+            ("rows", self.rows), ("expert", self.expert),
         )  # fmt: skip
 
 

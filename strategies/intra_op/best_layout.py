@@ -24,7 +24,7 @@ from placer.strategies.intra_op.block_borders import Borders, Factor, best_state
 from placer.strategies.intra_op.block_ilp import BestSplit, BlockProgram, Border, best_of, block_program
 from placer.strategies.intra_op.expert_assignment import expert_order
 from placer.strategies.intra_op.split_costs import Rule, SplitCosts, SplitReplica
-from placer.strategies.space.axes import WHOLE, Axes, devices_of
+from placer.strategies.space.axes import WHOLE, Axes, devices_of, rows_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class LayoutPrices:
         replica = replace(self.replica, axis=self.borders.axis(axis), fast=count, load=load)
         return {
             kind: SplitCosts(
-                costs=self.costs, kind=own_rows_class(problem.graph.classes[kind], along.get("expert", 1)),
+                costs=self.costs, kind=own_rows_class(problem.graph.classes[kind], rows_apart(self.axes)),
                 replica=replica, rule=self.rule, outer=_names(self.first, kind),
             )
             for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)

@@ -31,7 +31,7 @@ from placer.strategies.intra_op.best_layout import ByteWorth, LayoutPrices, best
 from placer.strategies.intra_op.block_borders import Borders
 from placer.strategies.intra_op.shared_layouts import SharedLayouts, keep, shared_layouts
 from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitReplica
-from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
+from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row, rows_apart
 from placer.strategies.space.device_orders import group_classes, group_count, node_degrees
 from placer.strategies.space.outline import powers_of_two, whole_batch
 
@@ -156,7 +156,7 @@ def _along_two(
 
 def _replicas(problem: Problem, axes: Axes) -> Iterator[SplitReplica]:
     """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
-    degree, apart = devices_of(axes), dict(axes).get("expert", 1)
+    degree, apart = devices_of(axes), rows_apart(axes)
     own = group_classes(problem.cluster, degree)
     if whole_batch(problem):  # one microbatch of all rows, on one replica
         rows = max(1, problem.rows // apart)
@@ -214,6 +214,8 @@ def _wanted(problem: Problem, counts: Sequence[int]) -> Iterator[Axes]:
         allowed = pinned.get(axis, degree) == degree if axis in pinned else _searched(problem, axis)
         if allowed and split in ((), ((axis, degree),)):
             yield ((axis, degree),)
+    if not split and "rows" not in pinned and _searched(problem, "rows"):
+        yield from ((("rows", degree),) for degree in _degrees_over_nodes(problem) if degree not in counts)
     if not split and not {"expert", "tensor"} & pinned.keys():
         yield from _experts_by_tensor(problem, counts)
 
@@ -231,6 +233,8 @@ def _searched(problem: Problem, axis: str) -> bool:
     """Whether an axis is searched that nobody pinned."""
     if axis == "expert":
         return bool(expert_counts(problem.graph))
+    if axis == "rows":  # of a batch that may be divided replicas have rows of their own
+        return whole_batch(problem)
     return axis in ("tensor", "height") or (axis == "sequence" and longest_row(problem.graph) >= LONG)
 
 

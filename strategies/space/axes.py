@@ -3,8 +3,9 @@
 tensor      values of three dims (batch, sequence, hidden) whole or cut on 1, others whole; no op cuts rows
 height      images (batch, channels, height, width) whole or cut on 2; no op cuts rows or another dim of images
 width       images whole or cut on 3; only where it is pinned, since what width can do height can
+rows        values cut on their rows; ops cut rows, or a dim of what has no rows: what mixes rows gathers or sums them
 sequence    values of three dims cut on 1; no op cuts rows or a parameter: each device has some tokens of every row
-expert      values cut on their rows; ops cut rows, or a dim of what has no rows; products of experts are cut on these
+expert      as rows, and products of experts are cut on these
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import prod
 from typing import TypeAlias
 
 from placer.graph import BlockClass, Graph, Op, Parameter, Tensor
+from placer.plans.plan import ROWS_APART
 from placer.rules.expert_loads import experts_of
 from placer.rules.graph_calls import tensor_arguments
 from placer.rules.layouts import Choice, Cut, State, is_own
@@ -26,18 +28,24 @@ DIMS: dict[str, dict[int, int]] = {
     "height": {4: 2},
     "width": {4: 3},
     "sequence": {3: 1},
+    "rows": {},
     "expert": {},
 }
 
 
 # Of two axes the outer one first: the inner one has the fast links. Tensor cuts say most, and say it between most ops.
-OUTER_FIRST = ("expert", "sequence", "height", "width", "tensor")
+OUTER_FIRST = ("expert", "rows", "sequence", "height", "width", "tensor")
 Axes: TypeAlias = tuple[tuple[str, int], ...]
 
 
 def devices_of(axes: Axes) -> int:
     """The devices of a replica that lies along `axes`."""
     return prod(count for _, count in axes)
+
+
+def rows_apart(axes: Axes) -> int:
+    """Into how many parts the rows of a replica go that lies along `axes`."""
+    return prod(count for axis, count in axes if axis in ROWS_APART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +58,12 @@ class ReplicaAxis:
     @property
     def apart(self) -> bool:
         """Whether each device has rows of its own."""
-        return self.name == "expert"
+        return self.name in ROWS_APART
 
     @property
     def always(self) -> bool:
         """Whether values between blocks are cut wherever they can be."""
-        return self.name in ("sequence", "expert")
+        return self.apart or self.name == "sequence"
 
     def states(self, tensors: list[Tensor], degree: int) -> tuple[str, ...]:
         """How values between blocks that lie alike may lie."""

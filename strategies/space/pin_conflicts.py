@@ -11,7 +11,7 @@ from typing import get_args
 from placer.cluster.topology import replica_groups
 from placer.costs.communication.reductions import reductions
 from placer.errors import Infeasible, UsageError
-from placer.plans.plan import BY_FSDP, Sharding
+from placer.plans.plan import BY_FSDP, ROWS_APART, Sharding
 from placer.plans.schedule import BRANCHED, SPLIT_BACKWARD
 from placer.rules.expert_loads import expert_counts
 from placer.rules.opaque import is_part, part_name
@@ -56,6 +56,8 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         yield f"pins {names} together: a replica's devices lie along two axes at most"
     elif {axis for axis, _ in split} == {"sequence", "expert"}:
         yield f"pins {names} together: experts take all tokens of a row"
+    elif {axis for axis, _ in split} == set(ROWS_APART):
+        yield f"pins {names} together: along both each device has rows of its own; pin one of them"
     if split and pipeline * data * degree > devices:
         found = pipeline * data * degree
         yield f"pin {names} with pipeline={pipeline} and data={data} needs {found} devices of {devices}"
@@ -74,7 +76,10 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         yield f"pins microbatches={count} and data={data} contradict the batch of {rows} rows: some replica has none"
     if whole_batch(problem) and (data > 1 or count > 1):
         name, value = ("data", data) if data > 1 else ("microbatches", count)
-        yield f"pin {name}={value} contradicts the model, whose batch may not be divided: {problem.whole_batch}"
+        yield (
+            f"pin {name}={value} contradicts the model, whose batch may not be divided: {problem.whole_batch}; "
+            f"pin rows={value} to give the devices of one replica rows of their own, which exchange what mixes them"
+        )
     yield from _schedule_contradictions(problem)
     yield from _reduction_contradictions(problem)
     yield from _stage_contradictions(problem)
@@ -97,10 +102,11 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
         yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts{where}"
     elif expert > 1 and experts[0] < expert:
         yield f"pin expert={expert} contradicts the model: a layer has {experts[0]} experts, every device needs one"
-    elif expert > 1 and problem.rows % (expert * (problem.pins.data or 1)):
+    apart = next(((axis, count) for axis, count in problem.pins.axes if axis in ROWS_APART and (count or 1) > 1), None)
+    if apart is not None and problem.rows % ((apart[1] or 1) * (problem.pins.data or 1)):
         each = f" of {problem.pins.data} replicas" if problem.pins.data else ""
         yield (
-            f"pin expert={expert} contradicts the batch of {problem.rows} rows: the {expert} devices{each} have "
+            f"pin {apart[0]}={apart[1]} contradicts the batch of {problem.rows} rows: the {apart[1]} devices{each} have "
             "equally many rows each"
         )
     if sequence > 1 and not tokens:

@@ -1,7 +1,7 @@
 """What devices ask of the way of the data: samples a second of each, alike nodes taken together.
 
 Devices that compute the first stage read samples: each those rows that its replica computes. Devices of one replica
-read the same rows, each by itself; along the axis `expert` each has rows of its own.
+read the same rows, each by itself; along the axes `rows` and `expert` each has rows of its own.
 """
 
 from __future__ import annotations

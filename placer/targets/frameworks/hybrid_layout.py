@@ -119,6 +119,8 @@ def _axes_nobody_has(axes: dict[str, int]) -> Iterator[str]:
     for axis in ("height", "width"):
         if axes.get(axis, 1) > 1:
             yield f"it cuts images along their {axis} over {axes[axis]} devices"
+    if axes.get("rows", 1) > 1:
+        yield f"it gives {axes['rows']} devices rows of their own of a batch whose rows mix, and exchanges what mixes them"
 
 
 def _own_order(layout: Layout | None) -> Iterator[str]:

@@ -112,5 +112,5 @@ def _degrees_within(asked: Pins, can: Abilities) -> Pins:
 
     return replace(
         asked, tensor=degree("tensor", asked.tensor), height=1, width=1, sequence=degree("sequence", asked.sequence),
-        expert=degree("expert", asked.expert),
+        rows=1, expert=degree("expert", asked.expert),
     )  # fmt: skip
