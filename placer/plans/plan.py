@@ -92,8 +92,9 @@ class Layout:
     """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
 
     axis: what the devices are along: `tensor`, `sequence`, `rows`, `expert`, or `height` or `width` of images. Along
-    `rows` and `expert` each device has rows of its own of what its replica has, along `expert` also some of the experts. With an `inner_axis` they are a
-    mesh of two axes, of `inner` devices along this one: neighbours in the replica's order.
+    `rows` and `expert` each device has rows of its own of what its replica has, along `expert` also some of the
+    experts. With an `inner_axis` they are a mesh of two axes, of `inner` devices along this one: neighbours in the
+    replica's order.
     """
 
     axis: str = "tensor"

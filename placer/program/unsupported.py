@@ -28,7 +28,8 @@ def unequal_meshes(plan: Plan) -> Iterator[str]:
         if not source.like(target) and max(source.apart, target.apart) > 1:
             yield (
                 f"between stages {transfer.source} and {transfer.target}, one of which has devices with own rows "
-                "(axis rows or expert), rows are divided differently; give both as many replicas, shares and such a layout"
+                "(axis rows or expert), rows are divided differently; give both as many replicas, shares and such "
+                "a layout"
             )
             continue
         if not source.like(target):

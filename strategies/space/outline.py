@@ -19,14 +19,15 @@ The space, stated once:
         of more than `MANY_ROWS` rows R is the batch, or d times a divisor of rows/d or a power of two
     sharding: one choice for the whole plan; sharded only where d > 1, no position is on GPUs and CPUs, and gradients
         only where the backward is whole (not `zero-bubble`)
-    a layout along `rows` or `expert` gives each device rows of its own: R and the last microbatch are multiples of d * t
+    a layout along `rows` or `expert` gives each device rows of its own: R and the last microbatch are multiples of
+        d * t
     recompute: per stage none, selective (all but products) or all
     fusion of gradients: buckets of one of `gradient_buckets.SIZES`, one size for the plan
 
 On up to `submesh.MOST_DEVICES` devices, for models of up to `submesh.MOST_BLOCKS` blocks, positions also have
 submeshes of their own, all else being as above:
-    submesh: of each position its own replicas d and layout (none along `rows` or `expert`), d <= R; two positions or more, one
-        stage each
+    submesh: of each position its own replicas d and layout (none along `rows` or `expert`), d <= R; two positions or
+        more, one stage each
     device order: a position lies on like devices of like nodes (of `device_orders.group_classes`), on the first
         replicas behind those of the position before it, or on the first of a class that none before it uses, the
         classes in an order of `class_orders`; shares are equal

@@ -106,8 +106,8 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
     if apart is not None and problem.rows % ((apart[1] or 1) * (problem.pins.data or 1)):
         each = f" of {problem.pins.data} replicas" if problem.pins.data else ""
         yield (
-            f"pin {apart[0]}={apart[1]} contradicts the batch of {problem.rows} rows: the {apart[1]} devices{each} have "
-            "equally many rows each"
+            f"pin {apart[0]}={apart[1]} contradicts the batch of {problem.rows} rows: the {apart[1]} devices{each} "
+            "have equally many rows each"
         )
     if sequence > 1 and not tokens:
         yield f"pin sequence={sequence} contradicts the model {problem.graph.name}: its blocks pass no sequences on"

@@ -14,7 +14,7 @@ from placer.api import replan
 from placer.plans.plan import Plan
 from placer.plans.settings import Precision
 
-AXES = ("tensor", "height", "width", "sequence", "expert")
+AXES = ("tensor", "height", "width", "sequence", "rows", "expert")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,8 @@ MORE = (
     ),
     ZooLayout(name="tensor=2", ranks=2, pins=("tensor=2", "data=1", "pipeline=1")),
     ZooLayout(name="tensor=2 data=2", ranks=4, pins=("tensor=2", "data=2", "pipeline=1", "shard=none")),
+    ZooLayout(name="rows=2", ranks=2, pins=("rows=2", "data=1", "pipeline=1")),
+    ZooLayout(name="rows=2 tensor=2", ranks=4, pins=("rows=2", "tensor=2", "data=1", "pipeline=1")),
     ZooLayout(name="float32", microbatches=(4, 4), precision="float32"),
     ZooLayout(name="float32 data=2", ranks=2, pins=("data=2", "pipeline=1", "shard=none"), precision="float32"),
     ZooLayout(name="bfloat16 data=2", ranks=2, pins=("data=2", "pipeline=1", "shard=none"), precision="bfloat16"),

@@ -120,7 +120,7 @@ def _axes_nobody_has(axes: dict[str, int]) -> Iterator[str]:
         if axes.get(axis, 1) > 1:
             yield f"it cuts images along their {axis} over {axes[axis]} devices"
     if axes.get("rows", 1) > 1:
-        yield f"it gives {axes['rows']} devices rows of their own of a batch whose rows mix, and exchanges what mixes them"
+        yield f"its {axes['rows']} devices of a replica have rows of their own, and exchange what mixes these"
 
 
 def _own_order(layout: Layout | None) -> Iterator[str]:
