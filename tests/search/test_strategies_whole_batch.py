@@ -17,12 +17,12 @@ from placer.plans.plan import ModelRef
 from placer.plans.settings import RunSettings
 from placer.search.asked import parse_pins
 from placer.search.problem import Problem
-from problems import cluster, device
+from problems import cluster, device, nodes
 
 ROWS, WIDTH = 64, 64
 PINS = (
     "tensor=2", "tensor=4", "tensor=1", "pipeline=1", "pipeline=2", "data=1", "recompute=yes", "recompute=no",
-    "microbatches=1", "schedule=gpipe",
+    "rows=1", "rows=2", "rows=4", "microbatches=1", "schedule=gpipe",
 )  # fmt: skip
 
 
@@ -54,9 +54,9 @@ def machines(share: float) -> Cluster:
     return cluster(*[device(memory=int(share * held), rate=1e10)] * 4)
 
 
-def given(share: float, *pins: str) -> Problem:
+def given(share: float, *pins: str, on: Cluster | None = None) -> Problem:
     return Problem(
-        graph=graph(), cluster=machines(share), settings=RunSettings(clip_norm=None), rows=ROWS,
+        graph=graph(), cluster=on or machines(share), settings=RunSettings(clip_norm=None), rows=ROWS,
         model=ModelRef(kind="module", reference="made by a test", fingerprint="0"), pins=parse_pins(pins, graph()),
     )  # fmt: skip
 
@@ -76,6 +76,15 @@ def test_no_pin_gives_a_faster_plan_than_the_search_without_it(share: float) -> 
     for pin in PINS:
         pinned = seconds(share, pin)
         assert pinned is None or (free is not None and free <= pinned * (1 + 1e-9)), pin
+
+
+@pytest.mark.parametrize(
+    "machines", [machines(4.0), nodes(device(rate=1e9), per_node=2, count=2)], ids=["a node", "two nodes"]
+)
+def test_all_devices_have_rows_of_their_own_where_products_take_longest(machines: Cluster) -> None:
+    plan = solve(given(4.0, on=machines))
+    assert [layout.axes for layout in plan.layouts] == [(("rows", 4),)]
+    assert len(plan.stages) == 1 and plan.stages[0].devices == (0, 1, 2, 3)
 
 
 def test_the_plan_says_that_the_batch_is_not_divided_and_which_line_is_the_reason() -> None:
