@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import fx
@@ -123,7 +124,9 @@ class LocalBlock:
         lay, axis = choice.outputs[0].value, self._cut.line(along)
         if halo is None or not isinstance(lay, Cut):
             return value
-        size = dim_size(self._cut.block_class.tensor(tensor_arguments(op)[number]), halo.dim).fixed
+        size, per_row = dim_size(self._cut.block_class.tensor(tensor_arguments(op)[number]), halo.dim)
+        if per_row:
+            raise UsageError("a window slides over the rows of the batch, which are cut here; plan again")
         made = op.outputs[0].shape[lay.dim].fixed
         rows = [wanted(halo, size, *piece(made, axis.degree, rank)) for rank in range(axis.degree)]
         windows, owned = tuple((one.start, one.end) for one in rows), axis.bounds(size)
@@ -157,9 +160,10 @@ class LocalBlock:
         """An op that the runtime rewrites in every layout: the same function on pieces, or what stands for it."""
         graph, function = self._into.graph, change.function
         pieces = self._pieces(node, change, given)
-        arguments = fx.map_arg(
-            change.arguments, lambda one: pieces[one] if one in pieces else self._into.sized(node, one)
-        )
+        # What it calls writes no converted value in place, which may be a view of another's.
+        called_by_it = [out_of_place(node) if one is node.target else one for one in change.arguments]
+        told = cast("tuple[Argument, ...]", tuple(called_by_it))
+        arguments = fx.map_arg(told, lambda one: pieces[one] if one in pieces else self._into.sized(node, one))
         keywords: dict[str, Argument] = {"mode": self._into.mode}
         counted = function in COUNTED
         forms = [form for form in called.forms if not (counted and form.name == "mean_loss")]

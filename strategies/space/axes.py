@@ -77,7 +77,9 @@ class ReplicaAxis:
         """Whether an op may be done so."""
         if self.name == "expert" and experts_of(kind, op) and choice.name not in APART:
             return False
-        values = (kind.tensor(reference) for reference in tensor_arguments(op))
+        values = [kind.tensor(reference) for reference in tensor_arguments(op)]
+        if any(halo and _grows(value, halo.dim) for value, halo in zip(values, choice.halo, strict=False)):
+            return False  # a window over rows, whose neighbours lie elsewhere for every number of them
         pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
         return all(self._cuts(tensor, state) for tensor, state in pairs)
 
@@ -106,6 +108,11 @@ class ReplicaAxis:
         if self.apart:
             return size.per_row != 0 and size.fixed == 0
         return tensor.requires_grad and size.per_row == 0 and size.fixed % degree == 0
+
+
+def _grows(tensor: Tensor | Parameter, dim: int) -> bool:
+    """Whether the size of a dim depends on the rows of the batch."""
+    return isinstance(tensor, Tensor) and bool(tensor.shape[dim].per_row)
 
 
 def row_lengths(graph: Graph) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import placer
 from eager_ranks import differences, on_one_device, trained
+from examples.parity.splits import fast_links
 from placer import RunSettings
 from placer.errors import UsageError
 from pool import on_ranks
@@ -71,9 +72,21 @@ def centred(f: Tensor, g: Tensor) -> Tensor:
     return functional.l1_loss((f - f.mean(0)).tanh(), g)
 
 
+def written(f: Tensor, g: Tensor) -> Tensor:
+    """Numbers are put where a condition of each row holds."""
+    f = f * 1
+    f[f > 0.1] = 0.1
+    return functional.mse_loss(f, g).sqrt()
+
+
+def windows(f: Tensor, g: Tensor) -> Tensor:
+    """Rows taken for time, which a window slides over: these stay together."""
+    f = f + functional.avg_pool1d(f.t().unsqueeze(0), 3, stride=1, padding=1).squeeze(0).t()
+    return functional.mse_loss(f, g)
+
+
 MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    one.__name__: one
-    for one in (contrastive, two_views, decorrelated, root, hardest, over_rows, neighbours, centred)
+    one.__name__: one for one in (contrastive, two_views, decorrelated, root, hardest, over_rows, neighbours, centred)
 }
 
 
@@ -105,7 +118,7 @@ class Images(nn.Module):
         return functional.mse_loss(self.head(self.body(x).mean((2, 3))), y)
 
 
-globals().update({f"with_{name}": partial(Towers, one) for name, one in MIXED.items()})
+globals().update({f"with_{one.__name__}": partial(Towers, one) for one in (*MIXED.values(), written, windows)})
 
 
 # Each on four devices, and in one of the other ways.
@@ -119,6 +132,13 @@ def test_rows_that_mix_are_divided_over_the_devices_of_a_replica(mixed: str, lay
         f"{__name__}:with_{mixed}", "localx4", batch=BATCH, pins=LAYOUTS[layout], settings=SETTINGS, budget=50
     )
     assert any(name.startswith(("lead 0", "dim 0", "batch")) for name in choices(plan)), "rows are cut"
+    assert not differences(on_ranks(plan.world_size, trained, plan)[0], on_one_device(plan))
+
+
+@pytest.mark.parametrize("mixed", ["contrastive", "hardest", "written", "windows"])
+def test_where_links_are_fast_more_ops_have_rows_of_their_own(mixed: str) -> None:
+    pins = {"rows": 2, "pipeline": 1}
+    plan = placer.plan(f"{__name__}:with_{mixed}", fast_links(2), batch=BATCH, pins=pins, settings=SETTINGS)
     assert not differences(on_ranks(plan.world_size, trained, plan)[0], on_one_device(plan))
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from torch import Tensor, nn
 
 from placer.errors import UsageError
+from placer.tracer import trace
 from placer.tracer.inputs.hub import is_hub_name
 from placer.tracer.inputs.models import fingerprint, resolve
 
@@ -172,3 +174,30 @@ def test_a_model_that_needs_values_to_be_built_is_built_with_them(kind: type[tor
 def test_what_cannot_be_built_anywhere_is_refused_with_its_own_error() -> None:
     with pytest.raises(UsageError, match=r"Broken raised ValueError: no such layer at .*test_named_models.py"):
         resolve(f"{__name__}:Broken")
+
+
+class Kept(nn.Module):
+    """Weights and layers under names that Python has for itself, in a dict and in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterDict({"in": torch.randn(4, 6), "from": torch.randn(4)})
+        self.scales = nn.ParameterList([torch.randn(4)])
+        self.layers = nn.ModuleDict({"class": nn.Linear(4, 3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = nn.functional.linear(x, self.weights["in"], self.weights["from"]) * self.scales[0]
+        loss: Tensor = self.layers["class"](h).square().mean()
+        return loss
+
+
+def test_names_that_python_has_for_itself_are_names_of_weights() -> None:
+    model, x = Kept(), torch.randn(5, 6)
+    torch.testing.assert_close(trace(model, {"x": x}).module(x)[0], model(x))
+
+
+def test_a_model_with_a_dict_of_weights_is_the_same_wherever_these_lie() -> None:
+    with torch.device("meta"):
+        elsewhere = Kept()
+    assert fingerprint(Kept()) == fingerprint(elsewhere)
+    assert fingerprint(Kept(), floating=torch.float32) == fingerprint(Kept().double(), floating=torch.float32)

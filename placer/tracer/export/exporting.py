@@ -29,7 +29,7 @@ from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.state.kept_values import Kept, untouched
 from placer.tracer.export.state.module_state import state_written
-from placer.tracer.export.torchs_own import bounded_sizes  # noqa: F401 - it tells torch sizes that an export needs
+from placer.tracer.export.torchs_own import bounded_sizes, names_in_code  # noqa: F401 - they tell torch what it lacks
 from placer.tracer.export.torchs_own.failures import (
     RaisedError,
     ValueDependentError,

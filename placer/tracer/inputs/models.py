@@ -94,7 +94,7 @@ def fingerprint(model: nn.Module, main: str = "", floating: torch.dtype | None =
             f"the model's parameter {lazy} has no size before forward ran once (a lazy module); give its sizes, or run "
             "the model on a batch where it is built"
         )
-    parts = [f"{name} {_class_name(module, main)} {module.extra_repr()}" for name, module in model.named_modules()]
+    parts = [f"{name} {_class_name(module, main)} {_settings(module)}" for name, module in model.named_modules()]
     for name, parameter in model.named_parameters(remove_duplicate=False):
         parts.append(f"{name} {tuple(parameter.shape)} {_told(parameter, floating)} {parameter.requires_grad}")
     for name, tensor in model.named_buffers(remove_duplicate=False):
@@ -103,6 +103,11 @@ def fingerprint(model: nn.Module, main: str = "", floating: torch.dtype | None =
     if config is not None and hasattr(config, "to_dict"):
         parts.append(_config_text(config, _class_names(config)[:1]))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _settings(module: nn.Module) -> str:
+    """What a module says of itself; lists and dicts of parameters tell where these lie, and of what type they are."""
+    return "" if isinstance(module, nn.ParameterDict | nn.ParameterList) else module.extra_repr()
 
 
 def _told(tensor: torch.Tensor, floating: torch.dtype | None) -> torch.dtype:
