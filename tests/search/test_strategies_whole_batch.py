@@ -13,9 +13,10 @@ from placer.api import solve
 from placer.cluster.cluster import Cluster
 from placer.errors import InfeasibleError
 from placer.graph import Graph
-from placer.plans.plan import ModelRef
+from placer.plans.plan import ModelRef, Plan
 from placer.plans.settings import RunSettings
 from placer.search.asked import parse_pins
+from placer.search.judge import solve_with
 from placer.search.problem import Problem
 from problems import cluster, device, nodes
 
@@ -63,9 +64,12 @@ def given(share: float, *pins: str, on: Cluster | None = None) -> Problem:
 
 def seconds(share: float, *pins: str) -> float | None:
     try:
-        plan = solve(given(share, *pins))
+        return step_seconds(solve(given(share, *pins)))
     except InfeasibleError:
         return None
+
+
+def step_seconds(plan: Plan) -> float:
     assert plan.ledger is not None
     return plan.ledger.step_seconds
 
@@ -85,6 +89,16 @@ def test_all_devices_have_rows_of_their_own_where_products_take_longest(machines
     plan = solve(given(4.0, on=machines))
     assert [layout.axes for layout in plan.layouts] == [(("rows", 4),)]
     assert len(plan.stages) == 1 and plan.stages[0].devices == (0, 1, 2, 3)
+
+
+def test_the_last_stage_may_lie_on_a_device_of_another_kind_than_the_first() -> None:
+    """The first device of the cluster is the fastest, and too small for the blocks in front."""
+    held = graph().saved_bytes + 4 * graph().parameter_bytes
+    roomy = device(memory=4 * held, rate=1e9)
+    machines = cluster(device(name="fast", memory=held * 47 // 100, rate=1e11), roomy, roomy)
+    found = solve_with(given(4.0, "tensor=1", "rows=1", "pipeline=2", on=machines), "stages")
+    assert found.plan.stages[-1].devices == (0,)
+    assert found.bound is not None and found.bound <= step_seconds(found.plan) * (1 + 1e-9)
 
 
 def test_the_plan_says_that_the_batch_is_not_divided_and_which_line_is_the_reason() -> None:

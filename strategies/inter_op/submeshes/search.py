@@ -65,7 +65,8 @@ class SubmeshSearch(BestFirst[_Entry]):
         return tuple(p for p in position_counts(self.problem) if 1 < p < self.problem.cluster.size)
 
     def _roots(self) -> Iterator[tuple[float, _Entry]]:
-        if len(self._submeshes) < 2 or len(self.problem.graph.blocks) < 2 or not self._positions:
+        alike = len(self._submeshes) < 2 and len(DeviceClasses(self.problem.cluster).devices) < 2
+        if alike or not self._submeshes or len(self.problem.graph.blocks) < 2 or not self._positions:
             return
         most = max(submesh.replicas for submesh in self._submeshes)
         yield from ((bound, _Entry(terms)) for bound, terms in self.quick(self._positions, most))
