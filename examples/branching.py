@@ -1,7 +1,7 @@
 """Models that branch: parts that need nothing of each other could compute at the same time on different devices.
 
     two_towers    two stacks of layers for two inputs, one head (Huang et al. 2013, Covington et al. 2016)
-    clip          CLIP ViT-B/32 with its contrastive loss, which mixes all rows: the batch cannot be divided
+    clip          CLIP ViT-B/32 with its contrastive loss, which mixes all rows: replicas cannot divide the batch
     inception     Inception v3 (Szegedy et al. 2016) without its auxiliary head: four branches in most of its modules
     multi_task    one trunk, four deep heads with a loss each
     dlrm          26 tables of embeddings, two perceptrons, their products (Naumov et al. 2019)

@@ -211,11 +211,12 @@ def _wanted(problem: Problem, counts: Sequence[int]) -> Iterator[Axes]:
         yield split
         return
     for degree, axis in product(counts, DIMS):
-        allowed = pinned.get(axis, degree) == degree if axis in pinned else _searched(problem, axis)
+        allowed = pinned.get(axis, degree) == degree if axis in pinned else _searched(problem, axis, degree)
         if allowed and split in ((), ((axis, degree),)):
             yield ((axis, degree),)
-    if not split and "rows" not in pinned and _searched(problem, "rows"):
-        yield from ((("rows", degree),) for degree in _degrees_over_nodes(problem) if degree not in counts)
+    if not split and "rows" not in pinned:
+        wider = (degree for degree in _degrees_over_nodes(problem) if degree not in counts)
+        yield from ((("rows", degree),) for degree in wider if _searched(problem, "rows", degree))
     if not split and not {"expert", "tensor"} & pinned.keys():
         yield from _experts_by_tensor(problem, counts)
 
@@ -229,12 +230,12 @@ def _experts_by_tensor(problem: Problem, counts: Sequence[int]) -> Iterator[Axes
             yield (("expert", along), ("tensor", degree // along))
 
 
-def _searched(problem: Problem, axis: str) -> bool:
-    """Whether an axis is searched that nobody pinned."""
+def _searched(problem: Problem, axis: str, degree: int) -> bool:
+    """Whether so many devices along an axis are searched that nobody pinned."""
     if axis == "expert":
         return bool(expert_counts(problem.graph))
     if axis == "rows":  # of a batch that may be divided replicas have rows of their own
-        return whole_batch(problem)
+        return whole_batch(problem) and problem.rows % degree == 0
     return axis in ("tensor", "height") or (axis == "sequence" and longest_row(problem.graph) >= LONG)
 
 
