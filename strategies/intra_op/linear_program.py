@@ -33,15 +33,17 @@ def _branching() -> mathopt.SolveParameters:
     return asked
 
 
-# What each is asked to do, and where that stops short once more in another way.
-PARAMETERS = {
+# What each is asked to do, and where that stops short once more in another way. GLOP's last word is IMPRECISE of some
+# programs whose numbers lie far apart, whichever way it takes; SCIP solves these.
+WAYS = {
     mathopt.SolverType.GLOP: (
-        mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX),
-        mathopt.SolveParameters(),
+        (mathopt.SolverType.GLOP, mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX)),
+        (mathopt.SolverType.GLOP, mathopt.SolveParameters()),
+        (mathopt.SolverType.GSCIP, mathopt.SolveParameters(relative_gap_tolerance=GAP)),
     ),
     mathopt.SolverType.GSCIP: (
-        _branching(),
-        mathopt.SolveParameters(relative_gap_tolerance=GAP),
+        (mathopt.SolverType.GSCIP, _branching()),
+        (mathopt.SolverType.GSCIP, mathopt.SolveParameters(relative_gap_tolerance=GAP)),
     ),
 }
 _NONE = (mathopt.TerminationReason.INFEASIBLE, mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED)
@@ -90,12 +92,12 @@ class LinearProgram:
     def solve(self, solver: mathopt.SolverType, whole: Sequence[int] = ()) -> Optimum | None:
         """The optimum by one solver, these variables whole numbers; None where there is no solution.
 
-        Raises PlacerError where the solver stops short.
+        Raises PlacerError where the solver stops short, and the next one too.
         """
         scale = LARGEST / max(map(abs, self.cost.values()), default=LARGEST) if any(self.cost.values()) else 1.0
         proto = self._proto(scale, whole)
-        for parameters in PARAMETERS[solver]:
-            result = _solved(proto, solver, parameters)
+        for other, parameters in WAYS[solver]:
+            result = _solved(proto, other, parameters)
             reason = mathopt.TerminationReason(result.termination.reason)
             if reason in _NONE:
                 return None

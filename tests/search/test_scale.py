@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -132,6 +133,28 @@ def test_a_linear_program_given_as_arrays_has_its_optimum() -> None:
     impossible = LinearProgram()
     impossible.constrain([(impossible.variable(), 1.0)], 2.0, 3.0)
     assert impossible.solve(mathopt.SolverType.GLOP) is None
+
+
+def test_a_linear_program_that_glop_calls_imprecise_has_its_optimum() -> None:
+    # A host that takes 26.6 times as long as the dearest choice, beside ties a million million times smaller.
+    from ortools.math_opt.python import mathopt
+
+    program = LinearProgram()
+    x = [program.variable(1.0) for _ in range(9)] + [program.variable(math.inf)]
+    ties = [1.3747594171020073e-09, 3.436898542755018e-10, 1.3747594171020073e-09]
+    more = [1.4077536431124555e-06, 1.4077536431124555e-06, 3.5193841077811386e-07]
+    for variable, cost in (*zip(x, ties + more, strict=False), (x[8], 500.0), (x[9], 487.9682140775936)):
+        program.spend(variable, cost)
+    program.constrain([(each, 1.0) for each in x[:3]], 1.0, 1.0)
+    program.constrain([(each, 1.0) for each in x[3:6]], 1.0, 1.0)
+    program.constrain([(x[7], 1.0), (x[8], -1.0)], -math.inf, 0.0)
+    program.constrain([(x[0], -1.0), (x[6], 1.0), (x[7], 1.0)], 0.0, 0.0)
+    busy = (0.36658882728961567, 0.3557703436069218, 0.36658882728961567, 1.0, 1.0, 0.9992510568582419)
+    program.constrain([*((v, -b) for v, b in zip(x, busy, strict=False)), (x[9], 1.0)], 0.0, math.inf)
+    program.constrain([(x[8], -1.8999257639366323), (x[9], 1.0)], 26.59896069511285, math.inf)
+    found = program.solve(mathopt.SolverType.GLOP)
+    assert found is not None
+    assert found.value == pytest.approx(487.9682140775936 * 26.59896069511285)
 
 
 def test_a_block_that_no_device_holds_is_named_with_what_it_needs() -> None:
