@@ -5,9 +5,10 @@ takes from several makers, all blocks of a class) form a group; every class has 
 its groups, from `block_ilp`; the sum over all blocks is minimised exactly by eliminating one group after the other.
 
 Two layouts of each are made: the fastest, and the fastest where a device's memory is worth the seconds of a row; where
-a plan without pipeline has few microbatches also the fastest of so few, over which updates and sums of gradients are
-divided. Of unlike devices these are made for each class of them (`group_classes`). `roomy_layouts` are those to try
-where no plan of these fits: with memory dearer still, and with replicas over several nodes.
+a plan without pipeline has few microbatches, or takes hardly longer than so few, also the fastest of these, over which
+updates and sums of gradients are divided. Of unlike devices these are made for each class of them (`group_classes`).
+`roomy_layouts` are those to try where no plan of these fits: with memory dearer still, and with replicas over several
+nodes.
 
 `axes` says what each axis may cut. Along two axes the layout along the outer one is made first, and the ops so cut are
 cut again along the inner one, each dim once; the best for both at once may be another.
@@ -84,7 +85,7 @@ def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bo
         (axes, replica)
         for axes in _wanted(problem, counts)
         if all(_cuts_values(borders, axis, count) for axis, count in axes)
-        for replica in _replicas(problem, axes)
+        for replica in _replicas(problem, costs, axes)
     ]
     if problem.until is not None and whole_batch(problem):
         asked.sort(key=lambda one: -devices_of(one[0]))
@@ -154,7 +155,7 @@ def _along_two(
             yield best_layout(prices, worth, states)
 
 
-def _replicas(problem: Problem, axes: Axes) -> Iterator[SplitReplica]:
+def _replicas(problem: Problem, costs: Costs, axes: Axes) -> Iterator[SplitReplica]:
     """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
     degree, apart = devices_of(axes), rows_apart(axes)
     own = group_classes(problem.cluster, degree)
@@ -166,7 +167,21 @@ def _replicas(problem: Problem, axes: Axes) -> Iterator[SplitReplica]:
         sizes = (problem.cluster.size, len(each) * degree if len(own) > 1 else problem.cluster.size)
         for every in sorted({max(1, problem.rows * degree // apart // size) for size in sizes}):
             rows = min(MOST_ROWS, every)
-            yield SplitReplica(devices=each[0], rows=rows, microbatches=min(MICROBATCHES, every // rows))
+            yield SplitReplica(devices=each[0], rows=rows, microbatches=_pieces(costs, each[0][0], every, rows))
+
+
+def _pieces(costs: Costs, device: int, every: int, rows: int) -> int:
+    """How many microbatches of so many rows take as long as all `every` of them at once, at most `MICROBATCHES`.
+
+    Where launches take the time, as of small models, all rows take hardly longer than a few: what is done once a step
+    is then a large part of it.
+    """
+    most = min(MICROBATCHES, every // rows)
+    if most <= 1:
+        return most
+    all_rows, few = (costs.block_times.of(device, number) for number in (every, rows))
+    longer = (all_rows.forward[-1] + all_rows.backward[-1]) / (few.forward[-1] + few.backward[-1])
+    return max(1, min(most, int(longer)))
 
 
 def _dear(problem: Problem, costs: Costs, replica: SplitReplica) -> float:
@@ -246,7 +261,7 @@ def ruled_layout(problem: Problem, costs: Costs, axes: Axes, rule: Rule, *, cut:
     None where no op is cut, the rule leaves no layout, or no devices that are alike are enough for a replica.
     """
     ((axis, degree),) = axes
-    replica = _first_replica(problem, axes)
+    replica = _first_replica(problem, costs, axes)
     if replica is None:
         return None
 
@@ -260,7 +275,7 @@ def ruled_layout(problem: Problem, costs: Costs, axes: Axes, rule: Rule, *, cut:
 
 def ruled_mesh(problem: Problem, costs: Costs, axes: Axes, outer: Rule | None, inner: Rule) -> Layout | None:
     """The best layout along two axes whose ops do along each as its rule says; None as for `ruled_layout`."""
-    replica = _first_replica(problem, axes)
+    replica = _first_replica(problem, costs, axes)
     if replica is None:
         return None
     rules, worths = (outer, inner), (ByteWorth(0.0, MICROBATCHES),)
@@ -268,9 +283,9 @@ def ruled_mesh(problem: Problem, costs: Costs, axes: Axes, outer: Rule | None, i
     return _kept(problem, shared_layouts(problem, costs, axes, replica, rules, make))
 
 
-def _first_replica(problem: Problem, axes: Axes) -> SplitReplica | None:
+def _first_replica(problem: Problem, costs: Costs, axes: Axes) -> SplitReplica | None:
     """A replica of the first class of devices that has enough of them; None where none has."""
-    first = next(_replicas(problem, axes), None)
+    first = next(_replicas(problem, costs, axes), None)
     return None if first is None else replace(first, microbatches=MICROBATCHES)
 
 

@@ -171,6 +171,34 @@ def short_machines() -> Cluster:
     return Cluster(name="short", groups=((node, 1),))
 
 
+class Uneven(nn.Module):
+    """One layer has most of the weights; the host takes longer to launch than a device to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Layers(64, 2048, 2048, 64, 64), nn.Linear(64, 5000)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(self.head(self.body(x)), y)
+
+
+def test_ops_are_cut_where_few_microbatches_share_a_long_update() -> None:
+    """All rows take hardly longer than a few, so that a step is one microbatch, and its update half of it."""
+    device = Device(
+        name="gpu", backend="cuda", memory_bytes=2**34, memory_bandwidth=3e11, launch_seconds=4e-6,
+        rates=(("float32", 8e12), ("bfloat16", 3.2e13)), curve=Curve(points=((4e6, 0.02), (1e9, 0.5), (1e12, 0.8))),
+    )  # fmt: skip
+    link = Link(name="in", latency_seconds=5e-6, bandwidth=1.2e10)
+    cluster = Cluster(name="gpus", groups=((Node(name="node", devices=((device, 4),), link=link), 1),))
+    batch = {"x": torch.zeros(64, 64), "y": torch.zeros(64, dtype=torch.int64)}
+    settings = placer.RunSettings(precision="bfloat16")
+    free, pinned = (
+        placer.plan(Uneven(), cluster, batch=batch, settings=settings, pins=pins) for pins in ((), ("tensor=4",))
+    )
+    assert free.bound is not None
+    assert max(free.bound, seconds(free)) <= seconds(pinned) * ROUNDING
+
+
 def test_layouts_that_hold_less_are_tried_too_where_memory_is_short() -> None:
     machines = short_machines()
     seconds, bounds = dict[tuple[str, ...], float](), list[float]()
