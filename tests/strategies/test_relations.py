@@ -199,6 +199,37 @@ def test_ops_are_cut_where_few_microbatches_share_a_long_update() -> None:
     assert max(free.bound, seconds(free)) <= seconds(pinned) * ROUNDING
 
 
+def launched(speed: float) -> Cluster:
+    """Two GPUs whose host takes longer to issue small ops than they to do them."""
+    device = Device(
+        name="gpu", backend="cuda", memory_bytes=2**34, memory_bandwidth=3e11, launch_seconds=4e-6,
+        rates=(("float32", 8e12 * speed),), curve=Curve(points=((4e6, 0.02), (1e9, 0.5), (1e12, 0.8))),
+    )  # fmt: skip
+    link = Link(name="in", latency_seconds=5e-6, bandwidth=1.2e10)
+    return Cluster(name="gpus", groups=((Node(name="node", devices=((device, 2),), link=link), 1),))
+
+
+ZERO_BUBBLE = ("schedule=zero-bubble", "pipeline=2", "data=1", "tensor=1", "microbatches=1")
+
+
+def test_a_faster_chip_is_not_slower_where_the_host_is_waited_for() -> None:
+    batch = {"x": torch.zeros(16, 512), "y": torch.zeros(16, dtype=torch.int64)}
+    steps = [seconds(placer.plan(Classes(), launched(s), batch=batch, pins=ZERO_BUBBLE)) for s in (1.0, 1.5, 4.0)]
+    assert steps[2] <= steps[1] * ROUNDING
+    assert steps[1] <= steps[0] * ROUNDING
+
+
+def test_a_frozen_weight_makes_no_step_longer_where_the_host_is_waited_for() -> None:
+    batch = {"x": torch.zeros(16, 512), "y": torch.zeros(16, dtype=torch.int64)}
+    model, steps = Classes(), list[float]()
+    for frozen in (0, 1, 2):
+        for layer in [model.head, *model.body.layers][:frozen]:
+            layer.requires_grad_(False)
+        steps.append(seconds(placer.plan(model, launched(1.0), batch=batch, pins=ZERO_BUBBLE)))
+    assert steps[2] <= steps[1] * ROUNDING
+    assert steps[1] <= steps[0] * ROUNDING
+
+
 def test_layouts_that_hold_less_are_tried_too_where_memory_is_short() -> None:
     machines = short_machines()
     seconds, bounds = dict[tuple[str, ...], float](), list[float]()

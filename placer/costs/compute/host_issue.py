@@ -43,9 +43,10 @@ class HostSeconds(NamedTuple):
     backward: float = 0.0
 
 
-def issued(device: Device, settings: RunSettings, ops: int, launches: int = 0) -> HostSeconds:
+def issued(device: Device, settings: RunSettings, ops: int, launches: int = 0, *, unmade: float = 0.0) -> HostSeconds:
     """Seconds the host takes to issue so many ops, and their backward, and so many launches that have none.
 
+    unmade: of the ops' backward what is not issued, as nothing wants it, in ops.
     Of torch's own kernels, where these were measured and no chains are compiled, ops are those that launch one.
     """
     if device.backend != "cuda":
@@ -53,10 +54,11 @@ def issued(device: Device, settings: RunSettings, ops: int, launches: int = 0) -
     kernels = torch_kernels(device, settings)
     if kernels is not None and not settings.fusion:
         each = kernels.host_op_seconds
-        return HostSeconds(LAUNCHED * (ops + launches) * each, LAUNCHED_BACK * ops * each)
+        return HostSeconds(LAUNCHED * (ops + launches) * each, LAUNCHED_BACK * (ops - unmade) * each)
     ahead, behind = CORE_SHARES if settings.stack in MEGATRON_CORE else (1.0, 1.0)
-    inference = (ops + launches) * _inference_seconds(device, settings)
-    return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * inference)
+    each = _inference_seconds(device, settings)
+    inference, back = (ops + launches) * each, (ops + launches - unmade) * each
+    return HostSeconds(ahead * FORWARD_SHARE * inference, behind * BACKWARD_SHARE * back)
 
 
 def handing_seconds(device: Device, settings: RunSettings, tensors: int, *, cast: bool) -> float:

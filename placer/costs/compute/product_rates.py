@@ -9,6 +9,7 @@ from placer.cluster.cluster import FLASH_SHARES, Device
 from placer.cluster.kernels import TorchKernels
 from placer.costs.compute.tile_quantization import shape_share
 from placer.costs.compute.torch_kernels import attention_share, convolution_share, kernel_share, torch_kernels
+from placer.costs.compute.weight_gradients import product_flops
 from placer.costs.kept_results import makes_scores
 from placer.costs.precision import OpNumerics
 from placer.graph import Op, Product
@@ -24,11 +25,6 @@ FLASH_REMAKES = 5 / 4
 
 # FLOPs at which every curve has reached its ceiling (placer/cluster/tile_curve.py).
 LARGE = 1e15
-
-
-def product_flops(product: Product, rows: int) -> int:
-    """FLOPs of a matrix product."""
-    return 2 * product.batch.at(rows) * product.m.at(rows) * product.n.at(rows) * product.k.at(rows)
 
 
 def efficiency(

@@ -46,10 +46,11 @@ from placer.costs.compute.gradient_kernels import Later, column_seconds, gradien
 from placer.costs.compute.host_issue import HostSeconds, checkpoint_seconds, issued
 from placer.costs.compute.integer_work import integer_seconds, result_elements
 from placer.costs.compute.op_shares import reached, widening_share
-from placer.costs.compute.product_rates import product_flops, products_seconds
+from placer.costs.compute.product_rates import products_seconds
 from placer.costs.compute.torch_kernels import laid_out_bytes, torch_kernels
+from placer.costs.compute.weight_gradients import has_backward, unmade_ops, weight_ops, weight_share
 from placer.costs.kept_results import drops, keyed_scores, makes_scores
-from placer.costs.precision import PRODUCT_KINDS, Numerics, OpNumerics, op_name
+from placer.costs.precision import Numerics, OpNumerics, op_name
 from placer.graph import ITEM_BYTES, BlockClass, Op
 from placer.plans.settings import EARLY_MEGATRON, RunSettings
 
@@ -114,11 +115,12 @@ class BlockPasses:
 
     again: seconds of the host that running the forward again adds; unread, spared: of the device that it does not take
     as nothing reads what it would make, and also where products kept their results (the host goes through their
-    autograd all the same).
+    autograd all the same). issuing_weights: those seconds of the host's backward that issue weight gradients.
     """
 
     busy: BlockSeconds
     host: HostSeconds
+    issuing_weights: float = 0.0
     again: float
     unread: float
     spared: float
@@ -136,10 +138,17 @@ class BlockPasses:
         return BlockSeconds(
             forward=busy.forward + idle.forward,
             backward=whole,
-            weight=busy.weight * whole / busy.backward if busy.backward else 0.0,
+            weight=self._weight(idle),
             recompute=max(busy.forward - self.unread, host.forward + self.again),
             selective=max(busy.forward - self.spared, host.forward + self.again),
         )
+
+    def _weight(self, idle: Idle) -> float:
+        """The part of the backward that makes weight gradients. The others are there when the host has issued them and
+        the device has made them, so that a weight that is frozen, or multiplied sooner, makes none of them later."""
+        others = self.busy.backward - self.busy.weight
+        late = max(0.0, self.host.backward - self.issuing_weights - others)
+        return max(0.0, self.busy.weight + idle.backward - late) if self.busy.weight else 0.0
 
 
 def block_passes(
@@ -175,6 +184,7 @@ def block_passes(
     return BlockPasses(
         busy=busy,
         host=host_seconds(block_class, device, settings, copies),
+        issuing_weights=issued(device, settings, 1).backward * weight_ops(block_class, rows),
         again=checkpoint_seconds(device, settings),
         unread=spared(unread),
         spared=spared({*kept, *unread}),
@@ -186,10 +196,12 @@ def host_seconds(block_class: BlockClass, device: Device, settings: RunSettings,
     fused = sum(len(chain.ops) - 1 for chain in _fused(block_class, settings)) if settings.fusion else 0
     scored = [op for op in block_class.ops if op.kind == "attention" and makes_scores(op, settings, device.backend)]
     ops = len(block_class.ops) - fused + (FORWARD_KERNELS - 1) * len(scored)
+    unmade = unmade_ops(block_class)
     if settings.fusion or torch_kernels(device, settings) is None:
-        return issued(device, settings, ops, copies)
+        return issued(device, settings, ops, copies, unmade=unmade)
     views = sum(op.kind in UNLAUNCHED for op in block_class.ops)
-    return issued(device, settings, ops - views, copies + KEYED_LAUNCHES * sum(map(drops, block_class.ops)))
+    keyed = KEYED_LAUNCHES * sum(map(drops, block_class.ops))
+    return issued(device, settings, ops - views, copies + keyed, unmade=unmade)
 
 
 def _fused(block_class: BlockClass, settings: RunSettings) -> Iterator[FusedChain]:
@@ -216,7 +228,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
         return NOTHING
     if op.seconds is not None:
         own = max(0.0, op.seconds[0] + op.seconds[1] * rows)
-        return BlockSeconds(forward=own, backward=2 * own if _has_backward(op) else 0.0)
+        return BlockSeconds(forward=own, backward=2 * own if has_backward(op) else 0.0)
     extra = _traffic(op, settings, device.backend, rows, numbers.saved)
     moved = numbers.read * op.read_bytes.at(rows) + numbers.written * op.written_bytes.at(rows) + extra.forward
     share = reached(op, device, settings, numbers)
@@ -232,7 +244,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     forward += heads * device.head_seconds[0]
     forward += _cast_seconds(_operand_bytes(op, rows), numbers, device)
     forward += _copy_seconds(op, numbers.copied, numbers, device, settings, rows)
-    if not _has_backward(op):
+    if not has_backward(op):
         return BlockSeconds(forward=forward)
     moved = numbers.written * op.backward_read_bytes.at(rows) + numbers.read * op.backward_written_bytes.at(rows)
     behind = products_seconds(op, op.backward_products, op.backward_flops.at(rows), numbers, device, settings, rows)
@@ -243,7 +255,7 @@ def op_seconds(op: Op, numbers: OpNumerics, device: Device, settings: RunSetting
     backward += _cast_seconds(op.written_bytes.at(rows), numbers, device)
     backward += _bias_seconds(op, numbers, device, settings, rows)
     backward += _copy_seconds(op, numbers.copied_back, numbers, device, settings, rows)
-    return BlockSeconds(forward=forward, backward=backward, weight=_weight_share(op, rows) * backward)
+    return BlockSeconds(forward=forward, backward=backward, weight=weight_share(op, rows) * backward)
 
 
 def _heads(op: Op, settings: RunSettings, backend: Backend, rows: int) -> int:
@@ -296,25 +308,6 @@ def pass_seconds(device: Device, size: float, kernels: int = 1) -> float:
 def memory_rate(device: Device) -> float:
     """Achieved bytes/second of the device's memory."""
     return device.memory_bandwidth * device.memory_share
-
-
-def _has_backward(op: Op) -> bool:
-    return any((*op.backward_flops, *op.backward_read_bytes, *op.backward_written_bytes))
-
-
-def _weight_share(op: Op, rows: int) -> float:
-    """The part of an op's backward that makes weight gradients: products that sum over rows, of fixed size."""
-    if op.kind not in PRODUCT_KINDS:
-        return 0.0
-    if not op.backward_products:
-        return 0.5 if any(reference.startswith("p") for reference in op.inputs) else 0.0
-    flops = [product_flops(product, rows) for product in op.backward_products]
-    fixed = [
-        own
-        for own, product in zip(flops, op.backward_products, strict=True)
-        if not (product.m.per_row or product.n.per_row or product.batch.per_row)
-    ]
-    return sum(fixed) / sum(flops) if sum(flops) else 0.0
 
 
 def _chain_seconds(
