@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Protocol
 
-from placer.errors import UsageError, require_extra
+from placer.errors import PlacerError, UsageError, require_extra
 
 Value = float | int | str | None
 
@@ -29,17 +29,25 @@ class Log(Protocol):
 
 
 class JsonLines:
-    """One JSON object per event, flushed at once so that a killed run keeps its log."""
+    """One JSON object per event, written at once so that a killed run keeps its log. A full disk is a PlacerError."""
 
     def __init__(self, path: Path) -> None:
         if not path.parent.is_dir():
             raise UsageError(f"cannot write the log {path}: the folder {path.parent} does not exist; create it first")
-        self._file = path.open("a")
+        self._path = path
+        self._file = path.open("ab", buffering=0)  # what a full disk did not take must not come again at the end
 
     def write(self, event: str, step: int, values: Mapping[str, Value]) -> None:
         """Append one line."""
-        self._file.write(json.dumps({"event": event, "step": step, **values}) + "\n")
-        self._file.flush()
+        rest = (json.dumps({"event": event, "step": step, **values}) + "\n").encode()
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise PlacerError(
+                f"the log {self._path} could not be written behind {event} {step}: {error.strerror}; free space, or "
+                "name another file, and start again"
+            ) from None
 
     def close(self) -> None:
         """Close the file."""

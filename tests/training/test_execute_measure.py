@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from placer.errors import UsageError
+from placer.errors import PlacerError, UsageError
 from placer.plans.ledger import Seconds
 from placer.runtime.measuring.memory import SavedTensors, local_bytes
 from placer.runtime.measuring.seconds import Clock, Events, Wait, apart, median_seconds
@@ -121,6 +121,13 @@ def test_progress_on_a_pipe_is_plain_lines(capsys: pytest.CaptureFixture[str]) -
 def test_a_log_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist; create it first"):
         open_logs(jsonl=str(tmp_path / "no" / "log.jsonl"), tensorboard="", steps=1, progress=False)
+
+
+def test_a_log_that_a_full_disk_does_not_take_is_named() -> None:
+    logs = open_logs(jsonl="/dev/full", tensorboard="", steps=1, progress=False)
+    with pytest.raises(PlacerError, match="the log /dev/full could not be written behind step 1: No space left"):
+        logs.write("step", 1, {"loss": 1.0})
+    logs.close()
 
 
 def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
