@@ -84,9 +84,9 @@ def _column(files: tuple[Path, ...], entry: Input) -> _Column:
     for path in files:
         tensors = _read(path)
         if entry.name in tensors:
-            shards[path] = fitting(path, entry, tensors[entry.name])
+            shards[path] = fitting(path, entry, _tensor(path, entry.name, tensors[entry.name]))
         elif path.suffix != ".npy":
-            held = ", ".join(sorted(tensors)) or "none"
+            held = ", ".join(sorted(map(str, tensors))) or "none"
             raise UsageError(f"{path} has no tensor {entry.name!r}, an input of the model; it holds: {held}")
     if not shards:
         raise UsageError(
@@ -95,7 +95,8 @@ def _column(files: tuple[Path, ...], entry: Input) -> _Column:
     return _Column(shards)
 
 
-def _read(path: Path) -> Mapping[str, torch.Tensor]:
+def _read(path: Path) -> Mapping[str, object]:
+    """What a file holds by names; of a .pt file also what no input is (names of the rows, say)."""
     try:
         if path.suffix == ".npy":
             return {input_of(path): torch.from_numpy(numpy.load(path, mmap_mode="c", allow_pickle=False))}
@@ -107,9 +108,15 @@ def _read(path: Path) -> Mapping[str, torch.Tensor]:
         raise UsageError(f"{path} cannot be read as tensors: {error}; write it again") from None
     except TypeError as error:  # times and texts
         raise UsageError(f"{path} holds no numbers that torch knows: {error}; write them as integers") from None
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict):
         raise UsageError(f"{path} must hold a dict from input names to tensors, it holds {type(loaded).__name__}")
     return loaded
+
+
+def _tensor(path: Path, name: str, held: object) -> torch.Tensor:
+    if not isinstance(held, torch.Tensor) or held.layout != torch.strided:
+        raise UsageError(f"{path}: {name} is a {type(held).__name__}; write it as a dense tensor, a row each")
+    return held
 
 
 def fitting(path: Path | str, entry: Input, tensor: torch.Tensor) -> torch.Tensor:

@@ -154,6 +154,16 @@ def test_a_missing_input_is_named(tmp_path: Path, chain: Graph) -> None:
         open_data(str(tmp_path), chain, rows=1, seed=0)
 
 
+def test_what_no_input_is_may_be_anything_and_inputs_are_tensors(tmp_path: Path, chain: Graph) -> None:
+    torch.save({"x": ROWS}, tmp_path / "1.pt")
+    plain = open_data(str(tmp_path), chain, rows=1, seed=0).batch(0)["x"]
+    torch.save({"x": ROWS, "names": ["a"] * len(ROWS), 3: None}, tmp_path / "1.pt")
+    assert torch.equal(open_data(str(tmp_path), chain, rows=1, seed=0).batch(0)["x"], plain)
+    torch.save({"x": ROWS.tolist()}, tmp_path / "1.pt")
+    with pytest.raises(UsageError, match=r"1\.pt: x is a list; write it as a dense tensor, a row each"):
+        open_data(str(tmp_path), chain, rows=1, seed=0)
+
+
 def test_a_file_that_is_no_tensor_is_refused_without_running_it(tmp_path: Path, chain: Graph) -> None:
     (tmp_path / "1.pt").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(UsageError, match=r"1\.pt cannot be read as tensors"):
