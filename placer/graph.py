@@ -228,16 +228,32 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedPart:
+    """Entries `first` to `last` (left out) of dim `dim` of an integer input, all where it is None: they count `high`.
+
+    ignored: the number outside of 0 to `high` that a loss over classes leaves out.
+    """
+
+    dim: Count | None = None
+    first: Count = 0
+    last: Count = 0
+    high: CountFromOne
+    ignored: Whole | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
     """A named input of the model; batched ones have the batch in dim 0. `high` bounds integer inputs (vocabulary).
 
     values: those of an input that is the same in every step, one after another; its rows, where it has any, are alike.
+    parts: what of it must be below which bound, where that is not all of it below `high`.
     """
 
     name: str
     tensor: Tensor
     high: CountFromOne | None = None
     values: Values | None = None
+    parts: tuple[IndexedPart, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

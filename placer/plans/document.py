@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from placer.cluster.cluster import Cluster
+from placer.graph import Graph
 from placer.plans.settings import RunSettings
 
 # What the rest of the document says, in plan.json only: whether somebody changed it.
@@ -18,14 +19,16 @@ DIGEST = "digest"
 UNASKED = {"gradient_compression": "none", "stack": "torch", "fused_loss": True}
 
 
-def unsaid(settings: RunSettings, cluster: Cluster) -> dict[str, Any]:
-    """What plan.json leaves out, as pydantic excludes it: what is not asked for, and what no device has."""
+def unsaid(settings: RunSettings, cluster: Cluster, graph: Graph) -> dict[str, Any]:
+    """What plan.json leaves out, as pydantic excludes it: what is not asked for, and what no device or input has."""
     found: dict[str, Any] = {}
     if usual := {name for name, value in UNASKED.items() if getattr(settings, name) == value}:
         found["settings"] = usual
     if all(device.communication_cores is None for node, _ in cluster.groups for device, _ in node.devices):
         devices = {"__all__": {0: {"communication_cores"}}}
         found["cluster"] = {"groups": {"__all__": {0: {"devices": devices}}}}
+    if all(entry.parts is None for entry in graph.inputs):
+        found["graph"] = {"inputs": {"__all__": {"parts"}}}
     return found
 
 

@@ -300,7 +300,7 @@ class Plan:
     def to_json(self) -> str:
         """The plan as JSON; the same plan gives the same bytes."""
         usual = {index: {"reduction"} for index, stage in enumerate(self.stages) if stage.reduction == "flat"}
-        exclude = {"stages": usual} | unsaid(self.settings, self.cluster)
+        exclude = {"stages": usual} | unsaid(self.settings, self.cluster, self.graph)
         if self.asked.islands is None:
             exclude["asked"] = {"islands"}
         text = PLAN.dump_json(self, indent=1, exclude=exclude).decode()

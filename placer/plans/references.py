@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import Protocol
 
-from placer.graph import ITEM_BYTES, Affine, Block, BlockClass, Graph, Op, Tensor
+from placer.graph import ITEM_BYTES, Affine, Block, BlockClass, Graph, Input, Op, Tensor
 from placer.io.refusals import short
 
 _TARGET = re.compile(r"\w+(\.\w+)+")
@@ -82,6 +82,7 @@ def _graph(graph: Graph) -> Iterator[str]:
         count = prod(entry.tensor.shape_at(graph.rows))
         if entry.values is not None and len(entry.values) != count:
             yield f"inputs.{index}.values are {len(entry.values)} numbers, its tensor has {count}"
+        yield from (f"inputs.{index}.parts.{wrong}" for wrong in _parts(entry, entry.tensor.shape_at(graph.rows)))
     names = [entry.name for entry in graph.inputs]
     if len(set(names)) != len(names):
         yield f"inputs names {short(max(names, key=names.count))} twice"
@@ -108,6 +109,12 @@ def _block(block: Block, kind: BlockClass, made: set[str], shapes: dict[str, obj
         known = shapes.setdefault(name, (parameter.shape, parameter.dtype))
         if known != (parameter.shape, parameter.dtype):
             yield f"parameters has {short(name)} as {parameter.dtype} {parameter.shape}, another block as {known}"
+
+
+def _parts(entry: Input, shape: tuple[int, ...]) -> Iterator[str]:
+    for index, part in enumerate(entry.parts or ()):
+        if part.dim is not None and not (part.dim < len(shape) and part.first < part.last <= shape[part.dim]):
+            yield f"{index} is {part.first} to {part.last} of dim {part.dim}, its tensor is {shape}"
 
 
 def _class(kind: BlockClass, rows: int) -> Iterator[str]:

@@ -11,7 +11,8 @@ from placer.graph import Block, BlockClass, Graph, Input, Op, Parameter, Tensor
 from placer.tracer.export.cleaning import Plain, target_name, within
 from placer.tracer.export.symbolic_rows import is_size
 from placer.tracer.measure.call_cache import storage_of
-from placer.tracer.measure.losses import found_loss, integer_bound
+from placer.tracer.measure.indices import indexed
+from placer.tracer.measure.losses import found_loss
 from placer.tracer.measure.op_facts import Facts, Samples, SavedBytes, kept_storages, measured_op, saved_bytes, tensors
 from placer.tracer.partition.blocks import BlockNodes, Partition
 
@@ -68,8 +69,8 @@ def _inputs(plain: Plain, samples: Samples) -> tuple[Input, ...]:
         if node.op == "placeholder":
             tensor = tensors(node, samples)[0]
             whole = not samples.first[node].results[0].dtype.is_floating_point
-            high = integer_bound(plain.graph, node, samples.first) if whole else None
-            found.append(Input(name=str(node.target), tensor=tensor, high=high))
+            high, parts = indexed(node, tensor, samples.first) if whole else (None, None)
+            found.append(Input(name=str(node.target), tensor=tensor, high=high, parts=parts))
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from placer.errors import UsageError
-from placer.graph import Graph, Input
+from placer.graph import Graph, IndexedPart, Input
 from placer.runtime.data.batches import Batch, Data, SampleOrder
 from placer.runtime.data.pieces import Piece, in_order, input_of, require_paired
 
@@ -145,16 +145,28 @@ def checked(entry: Input, tensor: torch.Tensor, graph: Graph, file_of: Callable[
 
     file_of: where a row lies.
     """
-    if entry.high is not None:
-        known = graph.loss.ignore_index if graph.loss.labels == entry.name else None
-        ignored = IGNORED if known is None else known  # of several labels the graph knows one
-        wrong = (tensor >= entry.high) | (tensor < 0)
-        wrong &= tensor != ignored
+    for part in _parts(entry, graph):
+        held = tensor if part.dim is None else tensor.narrow(part.dim, part.first, part.last - part.first)
+        wrong = (held >= part.high) | (held < 0)
+        if part.ignored is not None:
+            wrong &= held != part.ignored
         if wrong.any():
+            where = "" if part.dim is None else f" ({part.first} to {part.last - 1} of dim {part.dim})"
+            but = "" if part.ignored is None else f" but {part.ignored}, in labels that do not count"
             raise UsageError(
-                f"{file_of(int(wrong.nonzero()[0][0]))}: input {entry.name} holds {int(tensor[wrong][0])}, the model "
-                f"takes less than {entry.high} and no number below 0 but {ignored}, in labels that do not count; write "
-                "it anew, or plan for a model that knows such"
+                f"{file_of(int(wrong.nonzero()[0][0]))}: input {entry.name} holds {int(held[wrong][0])}{where}, the "
+                f"model takes less than {part.high} and no number below 0{but}; write it anew, or plan for a model "
+                "that knows such"
             )
     dtype: torch.dtype = getattr(torch, entry.tensor.dtype)
     return tensor.to(dtype)
+
+
+def _parts(entry: Input, graph: Graph) -> tuple[IndexedPart, ...]:
+    """What of an input is an index."""
+    if entry.parts is not None:
+        return entry.parts
+    if entry.high is None:
+        return ()
+    known = graph.loss.ignore_index if graph.loss.labels == entry.name else None
+    return (IndexedPart(high=entry.high, ignored=IGNORED if known is None else known),)

@@ -9,8 +9,11 @@ import numpy
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
 
 from graphs import BlockSpec, chain_graph, gpt_graph
+from placer.api import capture
 from placer.errors import UsageError
 from placer.graph import Graph
 from placer.runtime.data import open_data
@@ -200,6 +203,45 @@ def test_labels_that_do_not_count_may_be_negative_and_tokens_may_not(tmp_path: P
         graph = token_files(tmp_path, *made)
         with pytest.raises(UsageError, match=rf"{name}\.npy: input {name} holds -3, .* no number below 0"):
             open_data(str(tmp_path), graph, rows=2, seed=0).batch(0)
+
+
+class Columns(nn.Module):
+    """Two tables, each for a column of `kinds`, whose third column is a number; two labels, of heads of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow, self.filled = nn.Embedding(9, 4), nn.Embedding(3, 4), nn.Embedding(5, 4)
+        self.heads = nn.ModuleList([nn.Linear(4, 6), nn.Linear(4, 2)])
+
+    def forward(self, kinds: torch.Tensor, gaps: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> object:
+        hidden = self.wide(kinds[:, 0]) + self.narrow(kinds[:, 1]) + kinds[:, 2, None] / 2000
+        hidden = hidden + self.filled(gaps.masked_fill(gaps == -1, 0))
+        return sum(
+            functional.cross_entropy(head(hidden), labels, ignore_index=-1)
+            for head, labels in zip(self.heads, (first, second), strict=True)
+        )
+
+
+def test_each_column_is_held_to_the_table_that_it_indexes(tmp_path: Path) -> None:
+    graph = capture(
+        Columns(), batch=dict.fromkeys(("gaps", "first", "second"), ((4,), "int64")) | {"kinds": ((4, 3), "int64")}
+    )
+    good = {
+        "kinds": torch.tensor([[8, 2, 2024]] * 4),
+        "gaps": torch.tensor([-1, 4, 0, -1]),
+        "first": torch.tensor([-1, 5, 0, 1]),
+        "second": torch.tensor([-1, 1, 0, -1]),
+    }
+    torch.save(good, tmp_path / "1.pt")
+    assert torch.equal(open_data(str(tmp_path), graph, rows=1, seed=0).batch(0)["kinds"], good["kinds"][:1])
+    for wrong, said in (
+        ({"kinds": torch.tensor([[8, 3, 2024]] * 4)}, "kinds holds 3 .1 to 1 of dim 1., the model takes less than 3"),
+        ({"kinds": torch.tensor([[9, 2, 2024]] * 4)}, "kinds holds 9 .0 to 0 of dim 1., the model takes less than 9"),
+        ({"second": torch.full((4,), 2)}, "second holds 2, the model takes less than 2 and no number below 0 but -1"),
+    ):
+        torch.save(good | wrong, tmp_path / "1.pt")
+        with pytest.raises(UsageError, match=said):
+            open_data(str(tmp_path), graph, rows=1, seed=0).batch(0)
 
 
 def test_times_are_refused(tmp_path: Path) -> None:

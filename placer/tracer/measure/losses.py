@@ -1,4 +1,4 @@
-"""The loss of a captured graph with its labels, and what bounds integer inputs: both read off the graph."""
+"""The loss of a captured graph with its labels, read off the graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from placer.graph import Loss
 from placer.tracer.export.cleaning import short_name
 from placer.tracer.measure.meta_run import Played
 
-_WITH_CLASSES = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
-# Operators that hand on the integers they are given (or put -100 among them).
-_INTEGERS_PASS = (
-    "view", "reshape", "slice", "select", "to", "_to_copy", "clone", "contiguous", "pad", "constant_pad_nd",
-    "expand", "flatten", "unsqueeze", "squeeze", "transpose", "permute", "masked_fill", "where",
-    "slice_scatter", "select_scatter", "type_as", "expand_as", "cat", "roll", "alias", "detach", "new_zeros",
-    "unflatten",
-)  # fmt: skip
+WITH_CLASSES = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +30,10 @@ def found_loss(graph: fx.Graph, facts: dict[fx.Node, Played]) -> FoundLoss:
     only = results[0] if len(results) == 1 else None
     if not isinstance(only, fx.Node) or facts[only].results[0].numel() != 1:
         return FoundLoss(loss=Loss(reduction="none", why=_no_loss(results, facts)))
-    labelled = next((node for node in reversed(graph.nodes) if short_name(node) in _WITH_CLASSES), None)
+    labelled = next((node for node in reversed(graph.nodes) if short_name(node) in WITH_CLASSES), None)
     if labelled is None:
         return FoundLoss(loss=Loss(reduction="sum"), node=only)
-    labels, ignored = _input_of(labelled.args[1]), _ignored(labelled)
+    labels, ignored = _input_of(labelled.args[1]), ignored_label(labelled)
     return FoundLoss(loss=Loss(reduction="sum", labels=labels, ignore_index=ignored if labels else None), node=only)
 
 
@@ -55,25 +48,7 @@ def _no_loss(results: Sequence[object], facts: dict[fx.Node, Played]) -> str:
     )
 
 
-def integer_bound(graph: fx.Graph, placeholder: fx.Node, facts: dict[fx.Node, Played]) -> int | None:
-    """The smallest table or class count an integer input indexes; None where nothing bounds it."""
-    bounds: list[int] = []
-    pending, seen = [placeholder], {placeholder}
-    while pending:
-        node = pending.pop()
-        for user in node.users:
-            name = short_name(user)
-            if name == "embedding" and user.args[1] is node:
-                bounds.append(int(_shape(user.args[0], facts)[0]))
-            elif name in _WITH_CLASSES and user.args[1] is node:
-                bounds.append(int(_shape(user.args[0], facts)[1]))
-            elif name in _INTEGERS_PASS and user not in seen:
-                seen.add(user)
-                pending.append(user)
-    return min(bounds) if bounds else None
-
-
-def _ignored(node: fx.Node) -> int | None:
+def ignored_label(node: fx.Node) -> int | None:
     """The label that does not count (`ignore_index`)."""
     found = node.args[4] if len(node.args) > 4 else node.kwargs.get("ignore_index", -100)
     return found if isinstance(found, int) else None
