@@ -374,9 +374,10 @@ def unplayable(call: str, target: object, source: str, module: str, error: Excep
 
 
 def counts_by_values(module: nn.Module) -> bool:
-    """Whether an exported module has a call whose result has sizes that values say."""
-    graph = getattr(module, "graph", None)
-    return graph is not None and any(_counted_by_values(node.target) for node in graph.nodes)
+    """Whether an exported module has a call whose result has sizes that values say; `one_hot` may be told."""
+    nodes = getattr(getattr(module, "graph", None), "nodes", ())
+    told = [node.target is torch.ops.aten.one_hot.default and node.args[1:] not in ((), (-1,)) for node in nodes]
+    return any(_counted_by_values(node.target) and not known for node, known in zip(nodes, told, strict=True))
 
 
 def reads_values(module: nn.Module) -> bool:

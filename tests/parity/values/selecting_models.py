@@ -67,3 +67,15 @@ class Contrasted(Tokens):
         alike = rows @ rows.t()
         number: Tensor = alike[alike < 1 - 1e-9].exp().mean().log()
         return number
+
+
+class Detected(Tokens):
+    """Classes of all places by `one_hot`, and a distance of those alone that hold something."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        hidden, held = self.embed(x), labels > 3
+        wanted = functional.one_hot(labels, WORDS).to(hidden.dtype) * held[..., None]
+        classes = functional.binary_cross_entropy_with_logits(self.head(hidden), wanted, reduction="sum")
+        apart = functional.smooth_l1_loss(self.norm(hidden)[held], self.inner(hidden)[held], reduction="sum")
+        return (classes + apart) / held.sum().clamp(min=1)

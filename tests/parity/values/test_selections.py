@@ -284,6 +284,7 @@ LAYOUTS: dict[tuple[str, str], dict[str, object]] = {
     ("Placed", "replicas"): {"data": 2, "microbatches": 2},
     ("Positive", "cut"): {"tensor": 2},
     ("Contrasted", "cut"): {"tensor": 2},
+    ("Detected", "replicas"): {"data": 2, "microbatches": 2},
 }
 
 
