@@ -22,6 +22,7 @@ DEVICES = "devices in other orders than kind by kind"
 REPLICAS = "other numbers of replicas than likely ones"
 SPLITS = "other splits of ops than the best few of each axis and degree"
 DEGREES = "replicas of other numbers of devices than powers of two and what divides a node"
+NODES = "replicas of devices of several nodes, but for such that have rows of their own"
 BRANCHES = "stages that are a graph (branches on devices of their own, pipelines whose stages do not wait in turn)"
 LENGTHS = "interleaved stages of uneven lengths"
 BUCKETS = "other sizes of buckets"
@@ -47,6 +48,8 @@ def _kinds(problem: Problem) -> Iterator[str]:
     yield SPLITS
     if max(node.size for node, _ in problem.cluster.groups) > SMALL_NODE:
         yield DEGREES
+    if len(problem.cluster.nodes) > 1:
+        yield NODES
     if pins.schedule is None and BlockGraph.of(problem.graph).branches:
         yield BRANCHES
     yield from _of_recompute(problem)
