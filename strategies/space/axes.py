@@ -81,6 +81,8 @@ class ReplicaAxis:
         if any(halo and _grows(value, halo.dim) for value, halo in zip(values, choice.halo, strict=False)):
             return False  # a window over rows, whose neighbours lie elsewhere for every number of them
         pairs = (*zip(values, choice.inputs, strict=True), *zip(op.outputs, choice.outputs, strict=True))
+        if choice.counts and any(isinstance(state.value, Cut) and _grows(one, state.value.dim) for one, state in pairs):
+            return False  # rows that are the groups of a convolution, whose number is another at each device
         return all(self._cuts(tensor, state) for tensor, state in pairs)
 
     def _cuts(self, tensor: Tensor | Parameter, state: State) -> bool:
@@ -95,6 +97,8 @@ class ReplicaAxis:
         if isinstance(tensor, Parameter):
             return self.name != "sequence"
         rows = bool(tensor.shape[lay.dim].per_row)
+        if self.name == "rows" and rows:
+            return tensor.shape[lay.dim].fixed == 0  # of some rows less than all pieces differ
         if self.apart:
             return rows or not tensor.batched
         barred = {2, 3} - {DIMS[self.name].get(4)} if self.images else set()

@@ -76,10 +76,11 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         yield f"pins microbatches={count} and data={data} contradict the batch of {rows} rows: some replica has none"
     if whole_batch(problem) and (data > 1 or count > 1):
         name, value = ("data", data) if data > 1 else ("microbatches", count)
-        yield (
-            f"pin {name}={value} contradicts the model, whose batch may not be divided: {problem.whole_batch}; "
-            f"pin rows={value} to give the devices of one replica rows of their own, which exchange what mixes them"
+        instead = (
+            f"; pin rows={value} to give the devices of one replica rows of their own, which exchange what mixes them"
         )
+        hint = "" if (pins.rows or 1) > 1 or _of_one_size(problem) else instead
+        yield f"pin {name}={value} contradicts the model, whose batch may not be divided: {problem.whole_batch}{hint}"
     yield from _schedule_contradictions(problem)
     yield from _reduction_contradictions(problem)
     yield from _stage_contradictions(problem)
@@ -102,6 +103,8 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
         yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts{where}"
     elif expert > 1 and experts[0] < expert:
         yield f"pin expert={expert} contradicts the model: a layer has {experts[0]} experts, every device needs one"
+    if (problem.pins.rows or 1) > 1 and _of_one_size(problem):
+        yield f"pin rows={problem.pins.rows} contradicts the model {problem.graph.name}: {problem.whole_batch}"
     apart = next(((axis, count) for axis, count in problem.pins.axes if axis in ROWS_APART and (count or 1) > 1), None)
     if apart is not None and problem.rows % ((apart[1] or 1) * (problem.pins.data or 1)):
         each = f" of {problem.pins.data} replicas" if problem.pins.data else ""
@@ -114,6 +117,11 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
     elif sequence > 1 and all(length % sequence for length in tokens):
         lengths = " and ".join(map(str, tokens))
         yield f"pin sequence={sequence} contradicts the batch: its sequences of {lengths} tokens do not divide by it"
+
+
+def _of_one_size(problem: Problem) -> bool:
+    """Whether the model was captured for the batch's number of rows alone, so that nothing is known of fewer."""
+    return not any(size.per_row for entry in problem.graph.inputs for size in entry.tensor.shape)
 
 
 def _schedule_contradictions(problem: Problem) -> Iterator[str]:

@@ -85,6 +85,23 @@ def windows(f: Tensor, g: Tensor) -> Tensor:
     return functional.mse_loss(f, g)
 
 
+def filters(f: Tensor, g: Tensor) -> Tensor:
+    """Each row is the filter of its own group."""
+    rows = len(f)
+    return functional.conv1d(g.reshape(1, rows, 4), f[:, None, :3], groups=rows, padding=1).std()
+
+
+def halves(f: Tensor, g: Tensor) -> Tensor:
+    """An even number of rows, the first half of which are views of the second."""
+    first, second = f.chunk(2)
+    return functional.mse_loss(first, second) + g.square().mean()
+
+
+def sliced(f: Tensor, g: Tensor) -> Tensor:
+    """Some of the numbers of all rows, of which devices cannot have equally many."""
+    return f.reshape(-1)[3:].mean() + g.std()
+
+
 MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     one.__name__: one for one in (contrastive, two_views, decorrelated, root, hardest, over_rows, neighbours, centred)
 }
@@ -118,7 +135,12 @@ class Images(nn.Module):
         return functional.mse_loss(self.head(self.body(x).mean((2, 3))), y)
 
 
-globals().update({f"with_{one.__name__}": partial(Towers, one) for one in (*MIXED.values(), written, windows)})
+globals().update(
+    {
+        f"with_{one.__name__}": partial(Towers, one)
+        for one in (*MIXED.values(), written, windows, filters, halves, sliced)
+    }
+)
 
 
 # Each on four devices, and in one of the other ways.
@@ -135,7 +157,7 @@ def test_rows_that_mix_are_divided_over_the_devices_of_a_replica(mixed: str, lay
     assert not differences(on_ranks(plan.world_size, trained, plan)[0], on_one_device(plan))
 
 
-@pytest.mark.parametrize("mixed", ["contrastive", "hardest", "written", "windows"])
+@pytest.mark.parametrize("mixed", ["contrastive", "written", "windows", "filters", "sliced"])
 def test_where_links_are_fast_more_ops_have_rows_of_their_own(mixed: str) -> None:
     pins = {"rows": 2, "pipeline": 1}
     plan = placer.plan(f"{__name__}:with_{mixed}", fast_links(2), batch=BATCH, pins=pins, settings=SETTINGS)
@@ -159,6 +181,12 @@ def test_a_batch_that_does_not_divide_is_refused_with_its_numbers() -> None:
 def test_who_pins_replicas_of_a_batch_that_stays_whole_is_told_of_the_axis() -> None:
     with pytest.raises(UsageError, match="pin rows=2 to give the devices of one replica rows of their own"):
         placer.plan(f"{__name__}:with_root", "localx2", batch=BATCH, pins={"data": 2})
+
+
+def test_rows_of_one_number_alone_are_not_divided_and_the_reason_is_said() -> None:
+    why = "pin rows=2 contradicts the model Towers: the model is captured for batches of 8 rows alone"
+    with pytest.raises(UsageError, match=why):
+        placer.plan(f"{__name__}:with_halves", "localx2", batch=BATCH, pins={"rows": 2})
 
 
 def choices(plan: placer.Plan) -> set[str]:
