@@ -20,7 +20,7 @@ from placer.plans.plan import Layout
 from placer.rules.two_axis_layouts import AND
 from placer.search.problem import Problem
 from placer.strategies.intra_op.block_ilp import Border
-from placer.strategies.space.axes import WHOLE, ReplicaAxis
+from placer.strategies.space.axes import WHOLE, ReplicaAxis, rows_alone
 
 # Each takes an integer program: of a block that many values enter, some tenths of a second.
 MOST_COMBINATIONS = 32
@@ -62,7 +62,8 @@ class Borders:
 
     def axis(self, name: str) -> ReplicaAxis:
         """The axis of that name."""
-        return ReplicaAxis(name=name, images=self.images)
+        alone = rows_alone(self.problem.graph) if name == "rows" else 0
+        return ReplicaAxis(name=name, images=self.images, alone=alone)
 
     def states(self, degree: int, axis: str) -> list[tuple[str, ...]]:
         """The states of each group: whole, and cut where all of it can be. What the model gets and returns is whole."""

@@ -180,8 +180,8 @@ def _pieces(costs: Costs, device: int, every: int, rows: int) -> int:
     if most <= 1:
         return most
     all_rows, few = (costs.block_times.of(device, number) for number in (every, rows))
-    longer = (all_rows.forward[-1] + all_rows.backward[-1]) / (few.forward[-1] + few.backward[-1])
-    return max(1, min(most, int(longer)))
+    whole, part = (each.forward[-1] + each.backward[-1] for each in (all_rows, few))
+    return max(1, min(most, int(whole / part))) if part else most
 
 
 def _dear(problem: Problem, costs: Costs, replica: SplitReplica) -> float:

@@ -50,10 +50,13 @@ def rows_apart(axes: Axes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAxis:
-    """An axis by name. `images`: whether images pass between the blocks of the model."""
+    """An axis by name. `images`: whether images pass between the blocks of the model. `alone`: along `rows` those of a
+    model that was captured for as many alone, in which no size depends on them; weights stay whole then.
+    """
 
     name: str
     images: bool = False
+    alone: int = 0
 
     @property
     def apart(self) -> bool:
@@ -71,7 +74,7 @@ class ReplicaAxis:
         dim = dims.pop() if len(dims) == 1 else None
         if dim is None or not all(self._divides(tensor, dim, degree) for tensor in tensors):
             return (WHOLE,)
-        return (f"cut {dim}",) if self.always else (WHOLE, f"cut {dim}")
+        return (f"cut {dim}",) if self.always and not self.alone else (WHOLE, f"cut {dim}")
 
     def allows(self, kind: BlockClass, op: Op, choice: Choice) -> bool:
         """Whether an op may be done so."""
@@ -95,7 +98,7 @@ class ReplicaAxis:
         if lay.every:
             return self.name == "sequence"
         if isinstance(tensor, Parameter):
-            return self.name != "sequence"
+            return self.name != "sequence" and not self.alone
         rows = bool(tensor.shape[lay.dim].per_row)
         if self.name == "rows" and rows:
             return tensor.shape[lay.dim].fixed == 0  # of some rows less than all pieces differ
@@ -109,6 +112,8 @@ class ReplicaAxis:
 
     def _divides(self, tensor: Tensor, dim: int, degree: int) -> bool:
         size = tensor.shape[dim]
+        if self.alone:
+            return size.fixed % self.alone == 0 and size.fixed % degree == 0
         if self.apart:
             return size.per_row != 0 and size.fixed == 0
         return tensor.requires_grad and size.per_row == 0 and size.fixed % degree == 0
@@ -117,6 +122,11 @@ class ReplicaAxis:
 def _grows(tensor: Tensor | Parameter, dim: int) -> bool:
     """Whether the size of a dim depends on the rows of the batch."""
     return isinstance(tensor, Tensor) and bool(tensor.shape[dim].per_row)
+
+
+def rows_alone(graph: Graph) -> int:
+    """The rows of a graph that knows of no other number of them; 0 where it does."""
+    return 0 if any(size.per_row for entry in graph.inputs for size in entry.tensor.shape) else graph.rows
 
 
 def row_lengths(graph: Graph) -> tuple[int, ...]:

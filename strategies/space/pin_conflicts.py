@@ -79,7 +79,7 @@ def _contradictions(problem: Problem) -> Iterator[str]:
         instead = (
             f"; pin rows={value} to give the devices of one replica rows of their own, which exchange what mixes them"
         )
-        hint = "" if (pins.rows or 1) > 1 or _of_one_size(problem) else instead
+        hint = "" if (pins.rows or 1) > 1 else instead
         yield f"pin {name}={value} contradicts the model, whose batch may not be divided: {problem.whole_batch}{hint}"
     yield from _schedule_contradictions(problem)
     yield from _reduction_contradictions(problem)
@@ -103,8 +103,6 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
         yield f"pin expert={expert} contradicts the model {problem.graph.name}: it has no experts{where}"
     elif expert > 1 and experts[0] < expert:
         yield f"pin expert={expert} contradicts the model: a layer has {experts[0]} experts, every device needs one"
-    if (problem.pins.rows or 1) > 1 and _of_one_size(problem):
-        yield f"pin rows={problem.pins.rows} contradicts the model {problem.graph.name}: {problem.whole_batch}"
     apart = next(((axis, count) for axis, count in problem.pins.axes if axis in ROWS_APART and (count or 1) > 1), None)
     if apart is not None and problem.rows % ((apart[1] or 1) * (problem.pins.data or 1)):
         each = f" of {problem.pins.data} replicas" if problem.pins.data else ""
@@ -117,11 +115,6 @@ def _axis_contradictions(problem: Problem) -> Iterator[str]:
     elif sequence > 1 and all(length % sequence for length in tokens):
         lengths = " and ".join(map(str, tokens))
         yield f"pin sequence={sequence} contradicts the batch: its sequences of {lengths} tokens do not divide by it"
-
-
-def _of_one_size(problem: Problem) -> bool:
-    """Whether the model was captured for the batch's number of rows alone, so that nothing is known of fewer."""
-    return not any(size.per_row for entry in problem.graph.inputs for size in entry.tensor.shape)
 
 
 def _schedule_contradictions(problem: Problem) -> Iterator[str]:

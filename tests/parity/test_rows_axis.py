@@ -97,6 +97,12 @@ def halves(f: Tensor, g: Tensor) -> Tensor:
     return functional.mse_loss(first, second) + g.square().mean()
 
 
+def pairs(f: Tensor, g: Tensor) -> Tensor:
+    """Two views of each sample, one after the other."""
+    f, g = f.view(-1, 2, 4), g.view(-1, 2, 4)
+    return functional.mse_loss(f[:, 0], f[:, 1]) + (g[:, 0] @ g[:, 1].t()).logsumexp(-1).mean()
+
+
 def sliced(f: Tensor, g: Tensor) -> Tensor:
     """Some of the numbers of all rows, of which devices cannot have equally many."""
     return f.reshape(-1)[3:].mean() + g.std()
@@ -138,7 +144,7 @@ class Images(nn.Module):
 globals().update(
     {
         f"with_{one.__name__}": partial(Towers, one)
-        for one in (*MIXED.values(), written, windows, filters, halves, sliced)
+        for one in (*MIXED.values(), written, windows, filters, halves, pairs, sliced)
     }
 )
 
@@ -183,10 +189,14 @@ def test_who_pins_replicas_of_a_batch_that_stays_whole_is_told_of_the_axis() -> 
         placer.plan(f"{__name__}:with_root", "localx2", batch=BATCH, pins={"data": 2})
 
 
-def test_rows_of_one_number_alone_are_not_divided_and_the_reason_is_said() -> None:
-    why = "pin rows=2 contradicts the model Towers: the model is captured for batches of 8 rows alone"
-    with pytest.raises(UsageError, match=why):
-        placer.plan(f"{__name__}:with_halves", "localx2", batch=BATCH, pins={"rows": 2})
+@pytest.mark.parametrize("layout", ["two devices", "and weights"])
+@pytest.mark.parametrize("mixed", ["halves", "pairs"])
+def test_rows_of_a_model_that_takes_one_number_of_them_alone_are_divided_too(mixed: str, layout: str) -> None:
+    pins = LAYOUTS[layout]
+    plan = placer.plan(f"{__name__}:with_{mixed}", fast_links(4), batch=BATCH, pins=pins, settings=SETTINGS, budget=50)
+    assert "captured for batches of 8 rows alone" in " ".join(plan.assumptions)
+    assert "lead 0" in choices(plan), "products have rows of their own"
+    assert not differences(on_ranks(plan.world_size, trained, plan)[0], on_one_device(plan))
 
 
 def choices(plan: placer.Plan) -> set[str]:
