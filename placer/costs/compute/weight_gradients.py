@@ -9,7 +9,8 @@ from __future__ import annotations
 from placer.costs.precision import PRODUCT_KINDS
 from placer.graph import BlockClass, Op, Product
 
-# Of a product's backward, as the host issues it, one of two products: that which makes the weight's gradient.
+# Of a product's backward, as the host issues it, one of two products: that which makes the weight's gradient (counted
+# from torch's formulas of linear and mm, tools/autograd/derivatives.yaml).
 WEIGHT_PART = 0.5
 
 
