@@ -31,7 +31,7 @@ from placer.runtime.spmd.traced_nodes import out_of_place, require_same
 from placer.runtime.spmd.values import CutBlock, Values, dim_size
 from placer.runtime.stages.block_code import BlockWriter, CutModel, Local
 from placer.runtime.stages.piece_nodes import op_nodes, tensor_nodes
-from placer.runtime.stages.rewrite import Rewrite, batch_norm, next_value
+from placer.runtime.stages.rewrite import Rewrite, batch_norm, next_value, put_number
 from placer.runtime.stages.trained_ops import instance_norm
 from placer.spmd.device_rows import own_rows_class
 from placer.spmd.parameter_layouts import block_edges, block_split, parameter_states
@@ -160,9 +160,9 @@ class LocalBlock:
         """An op that the runtime rewrites in every layout: the same function on pieces, or what stands for it."""
         graph, function = self._into.graph, change.function
         pieces = self._pieces(node, change, given)
-        # What it calls writes no converted value in place, which may be a view of another's.
-        called_by_it = [out_of_place(node) if one is node.target else one for one in change.arguments]
-        told = cast("tuple[Argument, ...]", tuple(called_by_it))
+        told = change.arguments
+        if function is put_number:  # it calls the op, which may write no converted value: a view of another's
+            told = (cast("Argument", out_of_place(node)), *told[1:])
         arguments = fx.map_arg(told, lambda one: pieces[one] if one in pieces else self._into.sized(node, one))
         keywords: dict[str, Argument] = {"mode": self._into.mode}
         counted = function in COUNTED
