@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from placer.costs.costs import Costs
 from placer.plans.plan import Layout
-from placer.search.judge import Verdict, judge
+from placer.search.judge import ROUNDING, Verdict, judge
 from placer.search.problem import Problem
 from placer.strategies.inter_op.partition.chain_dp import StageCuts
 from placer.strategies.space.outline import Outline, microbatch_rows, plan_of
@@ -20,7 +20,9 @@ from placer.strategies.space.outline import Outline, microbatch_rows, plan_of
 def evened(problem: Problem, outline: Outline, costs: Costs, cuts: StageCuts, layout: Layout | None) -> Verdict:
     """The verdict on an outline's plan under `costs`, or on one of as many, more even microbatches if as good."""
     plans = [plan_of(problem, each, cuts.cuts, cuts.recompute, layout) for each in _as_many(problem, outline, costs)]
-    return min([judge(problem.costs, plan) for plan in plans], key=lambda verdict: (not verdict.legal, *verdict.order))
+    verdicts = [judge(problem.costs, plan) for plan in plans]
+    least = min(verdict.seconds for verdict in verdicts) * (1 + ROUNDING)
+    return min(verdicts, key=lambda one: (not one.legal, max(one.seconds, least), *one.order[1:]))
 
 
 def _as_many(problem: Problem, outline: Outline, costs: Costs) -> Iterator[Outline]:
