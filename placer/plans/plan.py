@@ -87,6 +87,11 @@ class Split:
 ROWS_APART = ("rows", "expert")
 
 
+def apart_along(axes: tuple[tuple[str, int], ...]) -> int:
+    """Into how many equal parts the rows of a replica go that lies along `axes`: its devices along `ROWS_APART`."""
+    return prod(count for axis, count in axes if axis in ROWS_APART)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A replica of `degree` devices: `splits[k]` says how block class k lies over them (None: whole on each).
@@ -116,8 +121,8 @@ class Layout:
 
     @property
     def apart(self) -> int:
-        """Into how many equal parts the rows of a replica go: the devices along `ROWS_APART`."""
-        return prod(count for axis, count in self.axes if axis in ROWS_APART)
+        """Into how many equal parts the rows of a replica go."""
+        return apart_along(self.axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from functools import cached_property
 from placer.costs.costs import Costs
 from placer.graph import BlockClass
 from placer.io.memo import remembered
-from placer.plans.plan import Layout, Split
+from placer.plans.plan import Layout, Split, apart_along
 from placer.rules.expert_loads import overload
 from placer.rules.two_axis_layouts import axis_names
 from placer.spmd.device_rows import own_rows_class
@@ -24,7 +24,7 @@ from placer.strategies.intra_op.block_borders import Borders, Factor, best_state
 from placer.strategies.intra_op.block_ilp import BestSplit, BlockProgram, Border, best_of, block_program
 from placer.strategies.intra_op.expert_assignment import expert_order
 from placer.strategies.intra_op.split_costs import Rule, SplitCosts, SplitReplica
-from placer.strategies.space.axes import WHOLE, Axes, devices_of, rows_apart
+from placer.strategies.space.axes import WHOLE, Axes, devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class LayoutPrices:
         replica = replace(self.replica, axis=self.borders.axis(axis), fast=count, load=load)
         return {
             kind: SplitCosts(
-                costs=self.costs, kind=own_rows_class(problem.graph.classes[kind], rows_apart(self.axes)),
+                costs=self.costs, kind=own_rows_class(problem.graph.classes[kind], apart_along(self.axes)),
                 replica=replica, rule=self.rule, outer=_names(self.first, kind),
             )
             for kind in dict.fromkeys(block.kind for block in problem.graph.blocks)

@@ -24,7 +24,7 @@ from itertools import product
 from math import prod
 
 from placer.costs.costs import Costs
-from placer.plans.plan import Layout
+from placer.plans.plan import Layout, apart_along
 from placer.rules.expert_loads import expert_counts
 from placer.search.problem import Pins, Problem
 from placer.strategies.background import MANY_DEVICES, from_both_ends
@@ -32,7 +32,7 @@ from placer.strategies.intra_op.best_layout import ByteWorth, LayoutPrices, best
 from placer.strategies.intra_op.block_borders import Borders
 from placer.strategies.intra_op.shared_layouts import SharedLayouts, keep, shared_layouts
 from placer.strategies.intra_op.split_costs import MICROBATCHES, Rule, SplitReplica
-from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row, rows_apart
+from placer.strategies.space.axes import DIMS, OUTER_FIRST, WHOLE, Axes, devices_of, longest_row
 from placer.strategies.space.device_orders import group_classes, group_count, node_degrees
 from placer.strategies.space.outline import powers_of_two, whole_batch
 
@@ -157,7 +157,7 @@ def _along_two(
 
 def _replicas(problem: Problem, costs: Costs, axes: Axes) -> Iterator[SplitReplica]:
     """One replica of each class of devices, with rows as where the class is alone and as where all are used."""
-    degree, apart = devices_of(axes), rows_apart(axes)
+    degree, apart = devices_of(axes), apart_along(axes)
     own = group_classes(problem.cluster, degree)
     if whole_batch(problem):  # one microbatch of all rows, on one replica
         rows = max(1, problem.rows // apart)

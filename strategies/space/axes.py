@@ -43,11 +43,6 @@ def devices_of(axes: Axes) -> int:
     return prod(count for _, count in axes)
 
 
-def rows_apart(axes: Axes) -> int:
-    """Into how many parts the rows of a replica go that lies along `axes`."""
-    return prod(count for axis, count in axes if axis in ROWS_APART)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAxis:
     """An axis by name. `images`: whether images pass between the blocks of the model. `alone`: along `rows` those of a
