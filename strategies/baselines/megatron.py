@@ -28,6 +28,7 @@ from placer.search.problem import Pins, Problem
 from placer.strategies.baselines.standard import Baseline
 from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
 from placer.strategies.intra_op.layouts import layouts, ruled_layout, ruled_mesh
+from placer.strategies.space.axes import OUTER_FIRST
 from placer.strategies.space.outline import (
     Outline,
     divisors,
@@ -47,7 +48,7 @@ class Megatron(Baseline):
     """Tensor inside the node as small as fits, pipeline across nodes, data on the rest."""
 
     name = "megatron"
-    cuts_ops = True
+    cut = OUTER_FIRST
 
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         """By devices a replica, from few to many, without recompute first; microbatches of all sizes are one group.

@@ -14,13 +14,17 @@ from dataclasses import replace
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
 from placer.errors import Infeasible
-from placer.plans.plan import Plan, Recompute, Sharding, replica_rows
+from placer.graph import BlockClass, Op
+from placer.plans.plan import Plan, Recompute, ScheduleName, Sharding, replica_rows
+from placer.rules.layouts import Choice
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
-from placer.strategies.space.device_orders import device_orders
+from placer.strategies.intra_op.layouts import ruled_layout
+from placer.strategies.space.device_orders import device_orders, group_classes
 from placer.strategies.space.outline import (
     Outline,
+    divisors,
     microbatch_rows,
     pinned_stage,
     plan_of,
@@ -30,6 +34,7 @@ from placer.strategies.space.outline import (
     schedules,
     shardings,
     stage_allowed,
+    whole_batch,
 )
 from placer.strategies.space.pin_conflicts import require_pins
 from placer.strategies.space.row_shares import level_shares
@@ -43,7 +48,8 @@ class Baseline(ABC):
 
     name: str
     exact = False
-    cuts_ops = False
+    #: The axes along which it cuts ops of a replica.
+    cut: tuple[str, ...] = ()
 
     @abstractmethod
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
@@ -52,8 +58,10 @@ class Baseline(ABC):
     def solve(self, problem: Problem, *, lowered: bool = True) -> Solution | Infeasible:
         """The first candidate that `judge` finds legal. Raises UsageError for contradicting pins."""
         require_pins(problem)
-        pinned = [f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1]
-        if pinned and not self.cuts_ops:
+        pinned = [
+            f"{axis}={degree}" for axis, degree in problem.pins.axes if degree and degree > 1 and axis not in self.cut
+        ]
+        if pinned:
             return Infeasible(binding=f"the pin {', '.join(pinned)} cuts ops, which {self.name} does not")
         evaluations, last = 0, None
         for group in self.candidates(problem):
@@ -102,9 +110,18 @@ class SingleDevice(_OnePosition):
 
 
 class DataParallel(_OnePosition):
-    """A replica on every device."""
+    """A replica on every device; where the batch may not be divided one replica whose devices have rows of their own
+    and exchange what mixes them, as synchronised batch norms do."""
 
     name = "data"
+    cut = ("rows",)
+
+    def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
+        """Rows over as many devices as they divide by, then replicas."""
+        if whole_batch(problem):
+            yield from _along_rows(problem)
+        if (problem.pins.rows or 1) == 1:
+            yield from super().candidates(problem)
 
 
 class ShardedDataParallel(_OnePosition):
@@ -134,6 +151,47 @@ class EvenPipeline(Baseline):
                                 microbatch=rows, schedule=schedule, sharding=state,
                             )  # fmt: skip
                             yield tuple(_even_plans(problem, outline, recompute))
+
+
+def _along_rows(problem: Problem) -> Iterator[tuple[Plan, ...]]:
+    """One replica whose devices each do the ops on rows of their own, or whole where that is sooner: all devices, those
+    of a node, or those of a kind, as many of them as the rows divide by."""
+    layouts = {
+        degree: ruled_layout(problem, problem.costs, (("rows", degree),), _freely, cut=True)
+        for degree in _rows_degrees(problem)
+    }
+    for recompute in recomputes(problem):
+        for schedule, _ in schedules(problem, 1):
+            group = tuple(
+                plan_of(problem, each, (), (recompute,), layout)
+                for degree, layout in layouts.items()
+                if layout is not None
+                for each in _lined_up(problem, schedule, degree)
+            )
+            if group:
+                yield group
+
+
+def _rows_degrees(problem: Problem) -> tuple[int, ...]:
+    """Numbers of devices along the rows of a replica, from the most down."""
+    pinned, cluster = problem.pins.rows, problem.cluster
+    sizes = {cluster.size, *(node.size for node, _ in cluster.groups), *map(len, group_classes(cluster, 1))}
+    found = {max(degree for degree in divisors(problem.rows) if degree <= size) for size in sizes}
+    return (pinned,) if pinned else tuple(sorted(found - {1}, reverse=True))
+
+
+def _lined_up(problem: Problem, schedule: ScheduleName, degree: int) -> Iterator[Outline]:
+    """One replica of so many devices, of each choice of them."""
+    outline = Outline(
+        positions=1, replicas=1, virtual=1, rows=problem.rows, microbatch=problem.rows, schedule=schedule,
+        sharding="none", layout=0, degree=degree,
+    )  # fmt: skip
+    yield from (replace(outline, device_order=order) for order in device_orders(problem.cluster, 1, 1, degree))
+
+
+def _freely(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Any choice."""
+    return choices
 
 
 def _order(costs: Costs, plan: Plan) -> tuple[float, int, int, int, int, str]:

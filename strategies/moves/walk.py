@@ -286,7 +286,7 @@ class Walk:
 
     def _baseline(self, solver: Baseline) -> Iterator[Seen]:
         """The best plan of the first group of candidates with a legal one; else the lightest of all."""
-        if not solver.cuts_ops and any(degree and degree > 1 for _, degree in self.problem.pins.axes):
+        if any(degree and degree > 1 and axis not in solver.cut for axis, degree in self.problem.pins.axes):
             return
         lightest: list[Seen] = []
         for group in solver.candidates(self.problem):
