@@ -39,6 +39,7 @@ from placer.strategies.auto.shares import (
     LISTS,
     MOVES,
     TIGHT,
+    WHOLE_MOVES,
     hurried,
     part,
 )
@@ -49,6 +50,7 @@ from placer.strategies.baselines.standard import Baseline
 from placer.strategies.inter_op.search import solve_roomy
 from placer.strategies.space.block_graph import BlockGraph, branches_matter
 from placer.strategies.space.device_orders import is_mixed
+from placer.strategies.space.outline import whole_batch
 from placer.strategies.space.parts import hurried_on_unlike
 from placer.strategies.space.pin_conflicts import require_pins
 
@@ -123,9 +125,11 @@ def _branches(problem: Problem) -> bool:
 def _first_moves(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     """What moves make of the baselines in a part of the seconds, where these may end the exact search before it has
     much of unlike devices."""
-    if not hurried_on_unlike(problem) or problem.spent:
+    whole = problem.until is not None and whole_batch(problem)
+    if not (hurried_on_unlike(problem) or whole) or problem.spent:
         return
-    yield unended(tried(MOVES, part(replace(problem, known_plans=plans_of(runs)), FIRST_MOVES)))
+    name = WHOLE_MOVES if whole else FIRST_MOVES
+    yield unended(tried(MOVES, part(replace(problem, known_plans=plans_of(runs)), name)))
 
 
 def _each(problem: Problem, names: Sequence[str], before: Sequence[Tried] = ()) -> Iterator[Tried]:

@@ -8,14 +8,22 @@ from dataclasses import replace
 
 from placer.search.problem import Problem
 
-MOVES, FIRST_MOVES = "local", "local first"
+MOVES, FIRST_MOVES, WHOLE_MOVES = "local", "local first", "local whole"
 LISTS, CUTS = "lists", "min_cut"
 BASELINES = ("single", "data", "sharded", "even", LISTS, "megatron")
 # What is asked within a budget, and only where the exact search proves nothing of the best plan.
 INSTEAD = (LISTS, CUTS, MOVES)
 # Of what is left of a budget the share that a strategy may use: what comes after it has the rest. (What baselines find
 # is there after hundredths of a second or plans; a model of many classes of blocks has dear layouts, though.)
-SHARES = {FIRST_MOVES: 1 / 4, LISTS: 1 / 6, "megatron": 1 / 4, CUTS: 1 / 5, "stages": 1 / 2, "horizontal": 1 / 2}
+SHARES = {
+    FIRST_MOVES: 1 / 4,
+    WHOLE_MOVES: 1 / 2,
+    LISTS: 1 / 6,
+    "megatron": 1 / 4,
+    CUTS: 1 / 5,
+    "stages": 1 / 2,
+    "horizontal": 1 / 2,
+}
 # Plans that moves may look at where the exact search knows none that fits.
 LAST_TRIES = 128
 # Plans that moves may look at where a model branches and nothing is proven of its graphs of stages: about as dear as

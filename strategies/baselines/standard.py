@@ -14,13 +14,11 @@ from dataclasses import replace
 from placer.costs.costs import Costs
 from placer.costs.step_estimate import estimate_with
 from placer.errors import Infeasible
-from placer.graph import BlockClass, Op
 from placer.plans.plan import Plan, Recompute, ScheduleName, Sharding, replica_rows
-from placer.rules.layouts import Choice
 from placer.search.judge import Verdict, judge
 from placer.search.problem import Problem, Solution
 from placer.strategies.inter_op.partition.even import even_cuts, level_cuts
-from placer.strategies.intra_op.layouts import ruled_layout
+from placer.strategies.intra_op.layouts import fastest_layout
 from placer.strategies.space.device_orders import device_orders, group_classes
 from placer.strategies.space.outline import (
     Outline,
@@ -156,10 +154,8 @@ class EvenPipeline(Baseline):
 def _along_rows(problem: Problem) -> Iterator[tuple[Plan, ...]]:
     """One replica whose devices each do the ops on rows of their own, or whole where that is sooner: all devices, those
     of a node, or those of a kind, as many of them as the rows divide by."""
-    layouts = {
-        degree: ruled_layout(problem, problem.costs, (("rows", degree),), _freely, cut=True)
-        for degree in _rows_degrees(problem)
-    }
+    degrees = _rows_degrees(problem)
+    layouts = {degree: fastest_layout(problem, problem.costs, (("rows", degree),)) for degree in degrees}
     for recompute in recomputes(problem):
         for schedule, _ in schedules(problem, 1):
             group = tuple(
@@ -187,11 +183,6 @@ def _lined_up(problem: Problem, schedule: ScheduleName, degree: int) -> Iterator
         sharding="none", layout=0, degree=degree,
     )  # fmt: skip
     yield from (replace(outline, device_order=order) for order in device_orders(problem.cluster, 1, 1, degree))
-
-
-def _freely(kind: BlockClass, op: Op, choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """Any choice."""
-    return choices
 
 
 def _order(costs: Costs, plan: Plan) -> tuple[float, int, int, int, int, str]:

@@ -273,6 +273,20 @@ def ruled_layout(problem: Problem, costs: Costs, axes: Axes, rule: Rule, *, cut:
     return _kept(problem, shared_layouts(problem, costs, axes, replica, (rule, cut), made))
 
 
+def fastest_layout(problem: Problem, costs: Costs, axes: Axes) -> Layout | None:
+    """The fastest of `layouts` along one axis; None as for `ruled_layout`."""
+    replica = _first_replica(problem, costs, axes)
+    if replica is None:
+        return None
+    worths = (ByteWorth(0.0, MICROBATCHES),)
+
+    def made() -> Iterator[Layout | None]:
+        borders = Borders(problem)
+        yield from _along_one(LayoutPrices(borders, costs, axes, replica), worths)
+
+    return _kept(problem, shared_layouts(problem, costs, axes, replica, worths, made))
+
+
 def ruled_mesh(problem: Problem, costs: Costs, axes: Axes, outer: Rule | None, inner: Rule) -> Layout | None:
     """The best layout along two axes whose ops do along each as its rule says; None as for `ruled_layout`."""
     replica = _first_replica(problem, costs, axes)
