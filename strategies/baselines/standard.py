@@ -85,8 +85,7 @@ class _OnePosition(Baseline):
 
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         """Microbatches from the whole batch down."""
-        whole_model_allowed = stage_allowed(pinned_stage(problem), 0, 0, len(problem.graph.blocks))
-        if 1 not in position_counts(problem) or not whole_model_allowed:
+        if not _one_position(problem):
             return
         for replicas in [d for d in replica_counts(problem, 1) if self.most is None or d <= self.most][-1:]:
             for recompute in recomputes(problem):
@@ -116,7 +115,7 @@ class DataParallel(_OnePosition):
 
     def candidates(self, problem: Problem) -> Iterator[tuple[Plan, ...]]:
         """Rows over as many devices as they divide by, then replicas."""
-        if whole_batch(problem):
+        if whole_batch(problem) and _one_position(problem):
             yield from _along_rows(problem)
         if (problem.pins.rows or 1) == 1:
             yield from super().candidates(problem)
@@ -151,6 +150,12 @@ class EvenPipeline(Baseline):
                             yield tuple(_even_plans(problem, outline, recompute))
 
 
+def _one_position(problem: Problem) -> bool:
+    """Whether pins allow the whole model at one position."""
+    whole_model_allowed = stage_allowed(pinned_stage(problem), 0, 0, len(problem.graph.blocks))
+    return 1 in position_counts(problem) and whole_model_allowed
+
+
 def _along_rows(problem: Problem) -> Iterator[tuple[Plan, ...]]:
     """One replica whose devices each do the ops on rows of their own, or whole where that is sooner: all devices, those
     of a node, or those of a kind, as many of them as the rows divide by."""
@@ -161,7 +166,7 @@ def _along_rows(problem: Problem) -> Iterator[tuple[Plan, ...]]:
             group = tuple(
                 plan_of(problem, each, (), (recompute,), layout)
                 for degree, layout in layouts.items()
-                if layout is not None
+                if layout is not None and "none" in shardings(problem, 1, schedule)
                 for each in _lined_up(problem, schedule, degree)
             )
             if group:
@@ -173,7 +178,7 @@ def _rows_degrees(problem: Problem) -> tuple[int, ...]:
     pinned, cluster = problem.pins.rows, problem.cluster
     sizes = {cluster.size, *(node.size for node, _ in cluster.groups), *map(len, group_classes(cluster, 1))}
     found = {max(degree for degree in divisors(problem.rows) if degree <= size) for size in sizes}
-    return (pinned,) if pinned else tuple(sorted(found - {1}, reverse=True))
+    return tuple(sorted(({pinned} if pinned else found) - {1}, reverse=True))
 
 
 def _lined_up(problem: Problem, schedule: ScheduleName, degree: int) -> Iterator[Outline]:

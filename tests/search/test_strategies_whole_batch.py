@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -40,6 +41,17 @@ class Pairs(nn.Module):
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         scores = self.left(left) @ self.right(right).T
         return nn.functional.cross_entropy(scores, torch.arange(len(left), device=left.device))
+
+
+class Rowwise(nn.Module):
+    """A mean over rows, which replicas may divide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.line(x).pow(2).mean()
 
 
 @cache
@@ -89,6 +101,27 @@ def test_all_devices_have_rows_of_their_own_where_products_take_longest(machines
     plan = solve(given(4.0, on=machines))
     assert [layout.axes for layout in plan.layouts] == [(("rows", 4),)]
     assert len(plan.stages) == 1 and plan.stages[0].devices == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("pins, degree", [((), 4), (("rows=2",), 2), (("rows=1",), 1)])
+def test_data_parallel_gives_devices_rows_of_their_own_in_one_replica(pins: tuple[str, ...], degree: int) -> None:
+    plan = solve_with(given(4.0, *pins), "data").plan
+    assert plan.stages[0].degree == degree and plan.stages[0].replicas == len(plan.stages) == 1
+    assert [layout.axes for layout in plan.layouts] == [(("rows", degree),)] * (degree > 1)
+
+
+def test_data_parallel_takes_the_devices_of_a_kind_where_they_are_sooner_than_all() -> None:
+    slow, fast = device(rate=1e8), device(rate=1e10)
+    assert solve_with(given(4.0, on=cluster(slow, slow, fast, fast)), "data").plan.stages[0].devices == (2, 3)
+    alike = device(rate=1e9)
+    assert len(solve_with(given(4.0, on=cluster(alike, alike, alike, alike)), "data").plan.stages[0].devices) == 4
+
+
+def test_data_parallel_does_not_cut_the_rows_of_a_replica_that_may_be_many() -> None:
+    divisible = tracer.capture(tracer.resolve(Rowwise()), batch={"x": torch.zeros(ROWS, WIDTH)})
+    pins = parse_pins(("rows=2",), divisible)
+    with pytest.raises(InfeasibleError, match="leave no plan of the kind data"):
+        solve_with(replace(given(4.0), graph=divisible, pins=pins), "data")
 
 
 def test_the_last_stage_may_lie_on_a_device_of_another_kind_than_the_first() -> None:
