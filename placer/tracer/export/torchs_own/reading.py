@@ -115,16 +115,18 @@ def _extreme(name: str, *given: Any, **keywords: Any) -> Any:
     return found
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache  # of every file of a person's own, however many: they are asked for once an export
 def _only_called(filename: str) -> bool:
     """Whether a file only calls what is replaced, asks for instances of it, and annotates: else it must be Python's."""
     code = parsed(filename)
-    if not code.body:
-        return False
-    meant = {id(part) for one in ast.walk(code) for place in _places(one) for part in ast.walk(place)}
-    meant |= {id(one.func) for one in ast.walk(code) if isinstance(one, ast.Call)}
-    named_there = (one for one in ast.walk(code) if isinstance(one, ast.Name) and one.id in _REPLACED)
-    return all(id(one) in meant for one in named_there)
+    meant, named_there = set[int](), list[int]()
+    for one in ast.walk(code):
+        meant |= {id(part) for place in _places(one) for part in ast.walk(place)}
+        if isinstance(one, ast.Call):
+            meant.add(id(one.func))
+        elif isinstance(one, ast.Name) and one.id in _REPLACED:
+            named_there.append(id(one))
+    return bool(code.body) and meant.issuperset(named_there)
 
 
 def _places(one: ast.AST) -> Iterator[ast.AST]:
