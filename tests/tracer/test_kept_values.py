@@ -134,6 +134,39 @@ class RegistersLate(Small):
         return h * self.get_buffer("table")
 
 
+class CachesInABuffer(Small):
+    """A table of positions in a buffer of no state dict, registered when it is wanted first."""
+
+    slopes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("slopes", torch.linspace(0.1, 1, 6), persistent=False)
+
+    def made(self, h: Tensor) -> Tensor:
+        return self.slopes * torch.arange(6, device=h.device)
+
+    def used(self, h: Tensor) -> Tensor:
+        table = getattr(self, "table", None)
+        if table is None:
+            table = self.made(h)
+            self.register_buffer("table", table, persistent=False)
+        return h * table
+
+
+class CachesInANamedBuffer(CachesInABuffer):
+    """Beside its name in `__init__`, as ALiBi's slopes of attention are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", None, persistent=False)
+
+
+class CachesWeightsInABuffer(CachesInABuffer):
+    def made(self, h: Tensor) -> Tensor:
+        return self.one.bias.detach().exp()
+
+
 class Notes(Small):
     """What is written and not read: a feature, a size, what is logged."""
 
@@ -301,6 +334,7 @@ class NeedsValues(Small):
         (CachesAndMarks, "with 2.0 in place of 1.0"),
         (CachesOfTheBatch, "reads what an earlier one has left"),
         (CachesOfWeights, "reads what an earlier one has left"),
+        (CachesWeightsInABuffer, "reads what an earlier one has left"),
         (CachesWhatItWrites, "a step after the first"),
         (CachesStatistics, "reads what an earlier one has left"),
     ],
@@ -311,7 +345,13 @@ def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Modu
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("made", [Notes, Caches, CachesForALength, ReadsConstants, HoldsFrozen, MovesATable])
+@pytest.mark.parametrize(
+    "made",
+    [
+        Notes, Caches, CachesForALength, CachesInABuffer, CachesInANamedBuffer, ReadsConstants, HoldsFrozen,
+        MovesATable,
+    ],
+)  # fmt: skip
 def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) -> None:
     model = made()
     traced = tracer.trace(model, tracer.capture(made(), batch=SHAPES))

@@ -1,6 +1,7 @@
 """What a module keeps from one forward to the next beside its parameters, and an export would lose.
 
 Buffers that forward assigns anew (`self.count = self.count + 1`) are written in place instead, which an export shows.
+Those that it registers, and no state dict has, are caches as plain attributes are.
 What is kept otherwise is refused where each step would find it another (`kept_values`).
 """
 
@@ -18,6 +19,8 @@ from placer.io.usercode import calling_line
 from placer.tracer.export.state.kept_values import Kept
 from placer.tracer.export.state.model_values import of_kind, values_of
 
+_Buffers = tuple[str, nn.Module, dict[str, torch.Tensor | None]]
+
 
 @contextlib.contextmanager
 def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iterator[None]:
@@ -29,8 +32,11 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
     parts = of_kind(model, nn.Module)
     kept.carry_over(model)
     before = values_of(model, loss)
-    with _learning_kept(model):
-        yield
+    try:
+        with _learning_kept(model):
+            yield
+    finally:
+        _caches_taken_out(buffers)
     new = next((name for name, _ in model.named_buffers() if name not in names), None)
     if new is not None:
         raise UncapturableError(f"forward registers the buffer {new}; do so in __init__, where every rank finds it")
@@ -45,6 +51,21 @@ def state_written(model: nn.Module, loss: object, kept: Kept, rows: int) -> Iter
             if old is not None and module._buffers.get(name) is not old:
                 module._buffers[name] = _written(f"{path}.{name}".lstrip("."), old, module._buffers.get(name))
     kept.add(before, values_of(model, loss), rows, model.training)
+
+
+def _caches_taken_out(buffers: list[_Buffers]) -> None:
+    """Let buffers that forward registered, and that no state dict has, be attributes: those an export undoes, as it
+    does other caches."""
+    for _, module, held in buffers:
+        for name, tensor in [*module._buffers.items()]:
+            if tensor is None or held.get(name) is not None or name not in module._non_persistent_buffers_set:
+                continue
+            if name in held:
+                module._buffers[name] = None
+            else:
+                del module._buffers[name]
+                module._non_persistent_buffers_set.discard(name)
+            vars(module)[name] = tensor
 
 
 _REQUIRES_GRAD, _SET = vars(torch._C.TensorBase)["requires_grad"], torch.Tensor.requires_grad_
