@@ -48,7 +48,7 @@ from placer.tracer.measure.meta_run import played
 from placer.tracer.measure.op_facts import sampled
 from placer.tracer.partition.blocks import Partition, partition
 from placer.tracer.parts_apart import said_of_rows
-from placer.tracer.parts_to_blame import cost_of, mistaken, note, raised_again, to_blame, with_first
+from placer.tracer.parts_to_blame import cost_of, in_its_place, mistaken, note, raised_again, to_blame, with_first
 from placer.tracer.selections.products import Products
 
 
@@ -162,8 +162,10 @@ def _any_way(source: Source, fold: bool) -> Graph:
 
 
 def _with_opaque(source: Source, fold: bool) -> Graph:
-    """The Graph; each submodule inside which the export fails for what only running it can tell becomes opaque."""
-    found: dict[str, CaptureError] = {}
+    """The Graph; each submodule inside which the export fails for what only running it can tell becomes opaque.
+
+    So do those in its place in other layers; one of them that cannot run by itself is looked into again."""
+    found, like = dict[str, CaptureError](), set[str]()
     while True:
         parts = source.opaque
         try:
@@ -171,6 +173,10 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
             notes = (*(note(name, why) for name, why in found.items()), *source.products.notes)
             return replace(graph, notes=(*graph.notes, *notes))
         except CaptureError as error:
+            if isinstance(error, PartError) and error.part in like & found.keys():
+                del found[error.part]
+                source = replace(source, opaque={part: cost for part, cost in parts.items() if part != error.part})
+                continue
             raised = raised_again(error, found)
             if raised is not None:
                 raise raised from error
@@ -182,10 +188,13 @@ def _with_opaque(source: Source, fold: bool) -> Graph:
                     raise
                 raise told from error
             kept = {part: cost for part, cost in parts.items() if part not in within}
-            source = replace(source, opaque={**kept, name: cost_of(source.model.get_submodule(name))})
+            others = () if isinstance(error, PartError) else in_its_place(source.model, name, like | kept.keys())
+            like = {*like, *others} - {name}
+            new = {part: cost_of(source.model.get_submodule(part)) for part in (name, *others)}
+            source = replace(source, opaque={**kept, **new})
             first = next((found[part] for part in found if part in within), error)
             found = {part: why for part, why in found.items() if part not in within}
-            found[name] = first if isinstance(error, PartError) else error
+            found |= dict.fromkeys(new, first if isinstance(error, PartError) else error)
 
 
 def _failing(source: Source, error: CaptureError) -> str:

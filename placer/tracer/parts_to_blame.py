@@ -7,7 +7,7 @@ its own, and what the part raises there when it is tried by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 import torch
 from torch import nn
@@ -82,6 +82,40 @@ def to_blame(
     forget_compiled()
     name = _around(model, name) if name in found else name
     return "" if any(part.startswith(f"{name}.") for part in given if part not in found) else name
+
+
+def in_its_place(model: nn.Module, name: str, taken: Collection[str]) -> tuple[str, ...]:
+    """The parts that are in other layers of a list what `name` is in its own, made alike: an export that fails in one
+    fails in each, and would be made again and again to find the next. None that has one of `taken` in it or around."""
+    place, made = _place(name), _made(model.get_submodule(name))
+    others = (path for path, _ in model.named_modules() if path != name and _place(path) == place and None in place)
+    return tuple(
+        path
+        for path in others
+        if _made(model.get_submodule(path)) == made and not any(_meets(path, one) for one in taken)
+    )
+
+
+def _place(path: str) -> list[str | None]:
+    """A path without the numbers of its layers."""
+    return [None if name.isdigit() else name for name in path.split(".")]
+
+
+def _made(part: nn.Module) -> list[Hashable]:
+    """What a part is made of: classes, plain settings and the sizes of tensors."""
+    return [
+        (
+            path,
+            type(one),
+            tuple((name, value) for name, value in vars(one).items() if isinstance(value, int | float | str)),
+            tuple((name, tensor.shape) for name, tensor in (*one.named_parameters(), *one.named_buffers())),
+        )
+        for path, one in part.named_modules()
+    ]
+
+
+def _meets(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _around(model: nn.Module, name: str) -> str:
