@@ -166,12 +166,14 @@ def _caller(part: OpaquePart) -> Callable[..., object]:
         constants = tuple(HERE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         trailing = tuple(tuple(tensor.shape[1:]) for tensor in inputs)
         if not inputs:
-            raise CaptureError(f"{part.name} takes no tensor, and cannot be opaque; make a part around it opaque")
-        if part.call is not None and (part.call, part.constants, part.trailing) != (call, constants, trailing):
-            raise CaptureError(
-                f"{part.name} is called with other arguments each time, and cannot be opaque; make a part around it "
-                "opaque"
+            raise PartError(
+                f"{part.name} takes no tensor, and cannot be opaque; make a part around it opaque", part.name
             )
+        if part.call is not None and (part.call, part.constants, part.trailing) != (call, constants, trailing):
+            raise PartError(
+                f"{part.name} is called with other arguments each time, and cannot be opaque; make a part around it "
+                "opaque", part.name,
+            )  # fmt: skip
         if any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in inputs):
             raise PartError(
                 f"{part.name} is called under torch.vmap or another transform of torch.func, and cannot be opaque by "
