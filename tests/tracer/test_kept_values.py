@@ -348,8 +348,8 @@ def test_what_each_step_would_find_another_is_refused(made: Callable[[], nn.Modu
 @pytest.mark.parametrize(
     "made",
     [
-        Notes, Caches, CachesForALength, CachesInABuffer, CachesInANamedBuffer, ReadsConstants, HoldsFrozen,
-        MovesATable,
+        Notes, Caches, CachesForALength, CachesInABuffer, CachesInANamedBuffer, ReadsConstants,
+        HoldsFrozen, MovesATable,
     ],
 )  # fmt: skip
 def test_what_stays_or_is_not_read_is_captured(made: Callable[[], nn.Module]) -> None:

@@ -123,6 +123,23 @@ def mask(model: Keeping, h: Tensor) -> Tensor:
     return h * model.held["mask"]
 
 
+def cut_to_the_width(model: Keeping, h: Tensor) -> Tensor:
+    """All of what is kept, as the first step makes as much as it takes."""
+    width = h.shape[1]
+    if model.kept is not None and model.kept.shape[0] >= width:
+        return h * model.kept[-width:]
+    model.kept = torch.arange(width, device=h.device).cos()
+    return h * model.kept
+
+
+def cut_off(model: Keeping, h: Tensor) -> Tensor:
+    """The first step takes the beginning of what it keeps, those after it the end."""
+    if model.kept is not None:
+        return h * model.kept[-4:]
+    model.kept = torch.arange(8, device=h.device).cos()
+    return h * model.kept[:4]
+
+
 def counter() -> Callable[[], int]:
     calls = 0
 
@@ -208,6 +225,7 @@ REFUSED: dict[Keeps, str] = {
     drawn_twice: "forward calls get_rng_state",
     truncated: "draws by trunc_normal_",
     before_the_last: "reads and replaces the tensor made",
+    cut_off: "a step after the first computes",
     built_in_two_steps: "a step after the first computes",
     counted_once_there_is_a_table: "counts in calls",
 }
@@ -257,6 +275,6 @@ def table(model: Keeping, h: Tensor) -> Tensor:
     return h + torch.mul(steps, scaled.scale)
 
 
-@pytest.mark.parametrize("keeps", [positions, mask, table])
+@pytest.mark.parametrize("keeps", [positions, mask, table, cut_to_the_width])
 def test_what_is_kept_of_sizes_and_constants_is_the_same_in_every_step(keeps: Keeps) -> None:
     assert capture(Keeping(keeps), batch={"x": (6, 4)}).rows == 6

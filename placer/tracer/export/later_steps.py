@@ -8,6 +8,7 @@ tensor than a later step would compute.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -84,7 +85,7 @@ def later_difference(first: Plain, later: Plain, model: nn.Module) -> str:
         if pair in seen:
             continue
         seen.add(pair)
-        one, other = pair
+        one, other = pair = pair[0], _uncut(pair[1], later)
         if _is_constant(other, own):
             if not steady.holds(one):
                 return f"reads what an earlier one has left in place of {told(one)}"
@@ -121,6 +122,19 @@ class _Steady:
         if short_name(node) in _OF_SIZES:
             return True
         return not (is_random(node) or is_keyed(node)) and all(self._known[one] for one in node.all_input_nodes)
+
+
+def _uncut(node: fx.Node, plain: Plain) -> fx.Node:
+    """The tensor of which a node takes all, as a cache is cut to the length at hand; else the node itself."""
+    held, cuts = node, list[tuple[Any, ...]]()
+    while short_name(held) == "slice" and isinstance(held.args[0], fx.Node):
+        cuts.append((*held.args[1:], *(0, None, None, 1)[len(held.args) - 1 :]))
+        held = held.args[0]
+    if held.op != "get_attr" or str(held.target) not in plain.state:
+        return node
+    sizes = plain.state[str(held.target)].shape
+    spans = [(sizes[dim], slice(start, end, step).indices(sizes[dim])) for dim, start, end, step in cuts]
+    return held if all(len(range(*span)) == size for size, span in spans) else node
 
 
 def _written(plain: Plain) -> set[str]:
