@@ -51,7 +51,8 @@ class Rowwise(nn.Module):
         self.line = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.line(x).pow(2).mean()
+        made: Tensor = self.line(x)
+        return made.pow(2).mean()
 
 
 @cache

@@ -130,7 +130,8 @@ def _uncut(node: fx.Node, plain: Plain) -> fx.Node:
     while short_name(held) == "slice" and isinstance(held.args[0], fx.Node):
         cuts.append((*held.args[1:], *(0, None, None, 1)[len(held.args) - 1 :]))
         held = held.args[0]
-    if held.op != "get_attr" or str(held.target) not in plain.state:
+    plainly = all(isinstance(end, int | None) for cut in cuts for end in cut)
+    if held.op != "get_attr" or str(held.target) not in plain.state or not plainly:
         return node
     sizes = plain.state[str(held.target)].shape
     spans = [(sizes[dim], slice(start, end, step).indices(sizes[dim])) for dim, start, end, step in cuts]
