@@ -41,8 +41,9 @@ from placer.tracer.export.torchs_own.own_classes import own_classes
 from placer.tracer.export.torchs_own.reading import Reading, numbers_read
 from placer.tracer.export.torchs_own.scripted import scripts_as_written
 from placer.tracer.export.torchs_own.sparing import sparing
-from placer.tracer.export.unseen import UnseenError, counts_by_values, reads_values, told_of_the_export, unseen_refused
+from placer.tracer.export.unseen import UnseenError, told_of_the_export, unseen_refused
 from placer.tracer.lookups.constant_values import Constants
+from placer.tracer.lookups.counted import counts_by_values, reads_values
 from placer.tracer.lookups.library_masks import library_masks_left_out
 from placer.tracer.lookups.padded_targets import PaddedTargets
 from placer.tracer.lookups.raising_checks import ChecksPassed
@@ -156,8 +157,7 @@ def export(wrapper: Training, batch: dict[str, torch.Tensor], *, training: bool 
     REFUSED.clear()
     try:
         module = _exported(wrapper, batch, None, training)
-        if counts_by_values(module):
-            module = _selecting(wrapper, batch, training) or module
+        module = _sized(wrapper, batch, training, module)
     except PlacerError:
         raise
     except Exception as error:
@@ -269,7 +269,30 @@ def _with_numbers_known(
 
     Then alone, as what is known enters the graph as constants where its sizes depend on it.
     """
-    if wrapper.constants.numbers or not depends_on_values(error):
+    return _with_numbers(wrapper, batch, training) if depends_on_values(error) else None
+
+
+def _sized(
+    wrapper: Training, batch: dict[str, torch.Tensor], training: bool, made: nn.Module,
+    device: torch.device | None = None,
+) -> nn.Module:  # fmt: skip
+    """What was exported, again where values say sizes in it: of selections, or of masks that the model makes of plain
+    numbers (`h[~torch.eye(8).bool()]`); as it is where neither helps."""
+    if not counts_by_values(made):
+        return made
+    selected = _selecting(wrapper, batch, training, device)
+    if selected is not None:
+        return selected
+    known = _with_numbers(wrapper, batch, training)
+    if known is None or counts_by_values(known):
+        wrapper.constants.numbers = False
+        return made
+    return known
+
+
+def _with_numbers(wrapper: Training, batch: dict[str, torch.Tensor], training: bool) -> nn.Module | None:
+    """Exported with what is made of plain numbers known; None where that fails, or they are known already."""
+    if wrapper.constants.numbers:
         return None
     wrapper.constants.numbers = True
     meta = {tensor.device for tensor in batch.values()} == {torch.device("meta")}
@@ -293,8 +316,7 @@ def _with_default_device(
         raise capture_error(wrapper.model, batch, error) from error
     meta = torch.device("meta")
     try:
-        made = _exported(wrapper, batch, meta, training)
-        return (_selecting(wrapper, batch, training, meta) or made) if counts_by_values(made) else made
+        return _sized(wrapper, batch, training, _exported(wrapper, batch, meta, training), meta)
     except UncapturableError:
         raise
     except Exception as other:

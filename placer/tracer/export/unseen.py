@@ -37,6 +37,7 @@ from placer.tracer.export.torchs_own.checkpoints import run_once
 from placer.tracer.export.torchs_own.indexed import INDEXED
 from placer.tracer.export.torchs_own.inference import INFERENCE
 from placer.tracer.export.torchs_own.outside import dynamo_remembered, replaced_in_export
+from placer.tracer.lookups.counted import counted_by_values
 
 # Where operators that an export holds as they are have their backward.
 _OPERATORS = ("torch._library.", "placer.")
@@ -358,7 +359,7 @@ _OF_FIXED_SIZE: dict[object, str] = {
 
 def unplayable(call: str, target: object, source: str, module: str, error: Exception) -> UnseenError:
     """A call of the graph that cannot be run on tensors without values."""
-    if _counted_by_values(target) and isinstance(error, NotImplementedError):
+    if counted_by_values(target) and isinstance(error, NotImplementedError):
         why = "gives more or fewer numbers by the values of tensors, and placer plans for sizes that are known before"
         advice = f"{_OF_FIXED_SIZE.get(target, _MASKED)}, or {_ELSEWHERE}"
         return UnseenError(f"the model cannot be captured: {source}: {call} {why}; {advice}", module)
@@ -371,27 +372,6 @@ def unplayable(call: str, target: object, source: str, module: str, error: Excep
         f"values; {_ELSEWHERE}",
         module,
     )
-
-
-def counts_by_values(module: nn.Module) -> bool:
-    """Whether an exported module has a call whose result has sizes that values say; `one_hot` may be told."""
-    nodes = getattr(getattr(module, "graph", None), "nodes", ())
-    told = [node.target is torch.ops.aten.one_hot.default and node.args[1:] not in ((), (-1,)) for node in nodes]
-    return any(_counted_by_values(node.target) and not known for node, known in zip(nodes, told, strict=True))
-
-
-def reads_values(module: nn.Module) -> bool:
-    """Whether an exported module computes with a number that it reads of a tensor."""
-    graph = getattr(module, "graph", None)
-    asking = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
-    return graph is not None and any(node.target in asking and node.users for node in graph.nodes)
-
-
-def _counted_by_values(target: object) -> bool:
-    """Whether the sizes of what the call gives follow from values."""
-    tags = getattr(target, "tags", ())
-    untagged = (torch.ops.aten.where.default, torch.ops.aten.nonzero_numpy.default)
-    return torch.Tag.dynamic_output_shape in tags or target in untagged
 
 
 def _refuse(what: str) -> NoReturn:

@@ -242,9 +242,9 @@ class ConstantValues(TorchFunctionMode):
         back = [order.index(dim) for dim in range(values.ndim)]
         with _apart():
             kept = values.permute(order).contiguous().clone()
-            listed = kept.tolist()
+            listed, known = kept.tolist(), kept.permute(back)
         made = torch.tensor(listed, dtype=kept.dtype, device=device).view(kept.shape).permute(back)
-        self._known[made] = kept.permute(back)
+        self._known[made] = known
         return made
 
 

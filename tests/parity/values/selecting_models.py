@@ -79,3 +79,53 @@ class Detected(Tokens):
         classes = functional.binary_cross_entropy_with_logits(self.head(hidden), wanted, reduction="sum")
         apart = functional.smooth_l1_loss(self.norm(hidden)[held], self.inner(hidden)[held], reduction="sum")
         return (classes + apart) / held.sum().clamp(min=1)
+
+
+class Picked(Tokens):
+    """A number of each token, by its place in two dims, and the mean of those that are masked."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        scores, places = self.head(self.inner(self.embed(x))).view(-1, WORDS), labels.view(-1)
+        each = functional.softplus(scores[torch.arange(places.shape[0]), places])
+        mean: Tensor = each[x.view(-1) > 3].mean()
+        return mean
+
+
+class Triangles(Tokens):
+    """Pairs of tokens and columns of each row, by masks that are made of plain numbers."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        hidden = self.inner(self.embed(x))
+        pairs = (hidden @ hidden.mT)[:, torch.triu(torch.ones(6, 6), 1).bool()]
+        even = hidden[..., torch.arange(WIDTH) % 2 == 0]
+        loss = functional.cross_entropy(self.head(hidden).mT, labels)
+        number: Tensor = loss + pairs.view(-1, 15).pow(2).mean() + even.mean()
+        return number
+
+
+class Paired(Tokens):
+    """Rows in pairs: each other row of its own against all the others, taken by masks that are made of plain numbers
+    and masks of what such masks take."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        first, second = (self.inner(self.embed(one).mean(1)) for one in (x, labels))
+        rows, itself = x.shape[0], torch.eye(2 * x.shape[0], dtype=torch.bool)
+        both = functional.normalize(torch.cat([first, second]), dim=1)
+        owners = torch.cat([torch.arange(rows), torch.arange(rows)])
+        alike = (owners.unsqueeze(0) == owners.unsqueeze(1)).float()[~itself].view(2 * rows, -1)
+        scores = (both @ both.t())[~itself].view(2 * rows, -1)
+        own, others = scores[alike.bool()].view(2 * rows, -1), scores[~alike.bool()].view(2 * rows, -1)
+        return functional.cross_entropy(torch.cat([own, others], 1) / 0.1, torch.zeros(2 * rows, dtype=torch.long))
+
+
+class Apart(Tokens):
+    """Every row against every other, but itself, and nothing else that values decide."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        """A number."""
+        rows = self.inner(self.embed(x).mean(1)) + self.embed(labels).mean(1)
+        number: Tensor = (rows @ rows.t())[~torch.eye(rows.shape[0], dtype=torch.bool)].pow(2).mean()
+        return number

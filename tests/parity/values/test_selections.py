@@ -285,6 +285,10 @@ LAYOUTS: dict[tuple[str, str], dict[str, object]] = {
     ("Positive", "cut"): {"tensor": 2},
     ("Contrasted", "cut"): {"tensor": 2},
     ("Detected", "replicas"): {"data": 2, "microbatches": 2},
+    ("Picked", "replicas"): {"data": 2, "microbatches": 2},
+    ("Triangles", "replicas"): {"data": 2, "microbatches": 2},
+    ("Paired", "rows"): {"rows": 2},
+    ("Apart", "stages"): {"pipeline": 2},
 }
 
 
