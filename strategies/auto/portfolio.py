@@ -124,7 +124,7 @@ def _branches(problem: Problem) -> bool:
 
 def _first_moves(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     """What moves make of the baselines in a part of the seconds, where these may end the exact search before it has
-    much of unlike devices."""
+    much of unlike devices, or of a batch that stays whole."""
     whole = problem.until is not None and whole_batch(problem)
     if not (hurried_on_unlike(problem) or whole) or problem.spent:
         return

@@ -283,9 +283,10 @@ def _sized(
     selected = _selecting(wrapper, batch, training, device)
     if selected is not None:
         return selected
+    before = wrapper.constants.numbers
     known = _with_numbers(wrapper, batch, training)
     if known is None or counts_by_values(known):
-        wrapper.constants.numbers = False
+        wrapper.constants.numbers = before
         return made
     return known
 
