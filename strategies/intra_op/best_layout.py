@@ -20,10 +20,11 @@ from placer.rules.expert_loads import overload
 from placer.rules.two_axis_layouts import axis_names
 from placer.spmd.device_rows import own_rows_class
 from placer.spmd.expert_order import cut_experts
-from placer.strategies.intra_op.block_borders import Borders, Factor, best_states, combinations
-from placer.strategies.intra_op.block_ilp import BestSplit, BlockProgram, Border, best_of, block_program
+from placer.strategies.intra_op.block_borders import Borders, combinations
+from placer.strategies.intra_op.block_ilp import BlockProgram, block_program, relaxed_of
 from placer.strategies.intra_op.expert_assignment import expert_order
 from placer.strategies.intra_op.split_costs import Rule, SplitCosts, SplitReplica
+from placer.strategies.intra_op.split_tables import Table, least_splits
 from placer.strategies.space.axes import WHOLE, Axes, devices_of
 
 
@@ -39,15 +40,16 @@ class ByteWorth:
 
 @dataclass(eq=False)
 class LayoutPrices:
-    """The prices of each block class along some axes, in the order of blocks, and its programs by border.
+    """The prices of each block class along some axes, in the order of blocks, and its programs.
 
-    `first` is how blocks lie along the outer of two axes.
+    states: how each group of borders may lie. first: how blocks lie along the outer of two axes.
     """
 
     borders: Borders
     costs: Costs
     axes: Axes
     replica: SplitReplica
+    states: Sequence[tuple[str, ...]]
     rule: Rule | None = None
     first: Layout | None = None
 
@@ -67,33 +69,27 @@ class LayoutPrices:
         }  # fmt: skip
 
     @remembered
-    def program(self, kind: int, border: Border) -> BlockProgram:
-        """The program of a class between given borders."""
-        return block_program(self.each[kind].kind, border, self.each[kind])
+    def program(self, kind: int) -> BlockProgram:
+        """The program of a class."""
+        return block_program(self.each[kind].kind, self.borders.border_states(kind, self.states), self.each[kind])
 
 
-def best_layout(prices: LayoutPrices, worth: ByteWorth, states: Sequence[tuple[str, ...]]) -> Layout | None:
+def best_layout(prices: LayoutPrices, worth: ByteWorth) -> Layout | None:
     """The best layout along some axes; None where every block is best left whole along the last."""
     borders, axes = prices.borders, prices.axes
     problem, along = borders.problem, dict(axes)
     counts = Counter(block.kind for block in problem.graph.blocks)
     order = expert_order(problem.settings.expert_loads, along.get("expert", axes[-1][1]))
-    if worth.again:
-        states = [allowed[-1:] for allowed in states]
+    states = [allowed[-1:] for allowed in prices.states] if worth.again else prices.states
     tables = {
         kind: _table(prices, kind, states, own.weighing(worth.byte, worth.microbatches, worth.again * counts[kind]))
         for kind, own in prices.each.items()
     }
-    factors = [
-        Factor(groups=borders.of_class[kind], seconds={key: count * best.seconds for key, best in tables[kind].items()})
-        for kind, count in counts.items()
-    ]
-    best = best_states(factors, states)
+    best = least_splits(borders, counts, tables, states)
     if best is None:
         return None
     splits: list[Split | None] = [None] * len(problem.graph.classes)
-    for kind, factor in zip(counts, factors, strict=True):
-        split = tables[kind][tuple(best[group] for group in factor.groups)].split
+    for kind, split in best.items():
         splits[kind] = _placed(problem.graph.classes[kind], split, order)
     if all(axis_names(name)[-1] in (WHOLE, "deferred") for split in splits if split for name in split.choices):
         return None
@@ -111,14 +107,13 @@ def _placed(kind: BlockClass, split: Split, order: tuple[int, ...]) -> Split:
     return replace(split, experts=order) if order and cut_experts(kind, split) else split
 
 
-def _table(
-    prices: LayoutPrices, kind: int, states: Sequence[tuple[str, ...]], costs: SplitCosts
-) -> dict[tuple[str, ...], BestSplit]:
-    """The best split of a class for the states of its groups."""
-    found, groups = {}, prices.borders.of_class[kind]
+def _table(prices: LayoutPrices, kind: int, states: Sequence[tuple[str, ...]], costs: SplitCosts) -> Table:
+    """What the linear relaxation says of the splits of a class for the states of its groups."""
+    found: Table = {}
+    groups = prices.borders.of_class[kind]
     for chosen in combinations(prices.borders, kind, states):
         border = prices.borders.border(kind, dict(zip(groups, chosen, strict=True)), costs.inner)
-        best = best_of(prices.program(kind, border), border, costs)
-        if best is not None:
-            found[chosen] = best
+        entry = relaxed_of(prices.program(kind), border, costs)
+        if entry is not None:
+            found[chosen] = entry
     return found

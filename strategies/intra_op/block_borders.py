@@ -19,7 +19,7 @@ from placer.graph import Graph, Tensor
 from placer.plans.plan import Layout
 from placer.rules.two_axis_layouts import AND
 from placer.search.problem import Problem
-from placer.strategies.intra_op.block_ilp import Border
+from placer.strategies.intra_op.block_ilp import Border, BorderStates
 from placer.strategies.space.axes import WHOLE, ReplicaAxis, rows_alone
 
 # Each takes an integer program: of a block that many values enter, some tenths of a second.
@@ -54,6 +54,19 @@ class Borders:
             for output, count in ((False, len(shape.inputs)), (True, len(shape.outputs)))
         ]
         return Border(inputs=texts[0], outputs=texts[1], inner=inner)
+
+    def border_states(self, kind: int, states: Sequence[tuple[str, ...]]) -> BorderStates:
+        """How the border of a class may lie, by how its groups may."""
+        shape = self.problem.graph.classes[kind]
+        return BorderStates(
+            *(
+                tuple(self._states_of(BorderValue(kind, output, number), states) for number in range(count))
+                for output, count in ((False, len(shape.inputs)), (True, len(shape.outputs)))
+            )
+        )
+
+    def _states_of(self, place: BorderValue, states: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+        return states[self.groups[place]] if place in self.groups else (WHOLE,)
 
     @property
     def images(self) -> bool:

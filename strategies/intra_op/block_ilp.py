@@ -1,6 +1,7 @@
 """How the ops of one block class are best cut over the devices of a replica: an integer program (OR-tools).
 
 In: a block class, the layouts of what enters and leaves it, and `SplitCosts`. Out: the `Split` of the fewest seconds.
+What the linear relaxation says comes in a fraction of the time: mostly the best split, else a bound (`OpenSplit`).
 
     x[o, c]      op o is done as its choice c
     k[p, s]      parameter p is kept in state s
@@ -14,14 +15,16 @@ In: a block class, the layouts of what enters and leaves it, and `SplitCosts`. O
     kept_as_wanted  a parameter kept in a state other than whole is wanted so by all of its users
     issued          F >= sum of forward seconds, F >= seconds the host takes to issue the ops; B the same backward
 
-Bracketed claims are sums of x, of k, or the border's given state. A conversion that cannot be is no variable. With
-`fusion` chains of ops cost less than their sum, and the split is the best only of those that do not count it.
+Bracketed claims are sums of x, of k, or how the border lies, which is given: one program is for all that it may be. A
+conversion that cannot be is no variable. With `fusion` chains of ops cost less than their sum, and the split is the
+best only of those that do not count it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from ortools.math_opt.python import mathopt
@@ -50,12 +53,29 @@ class Border:
     inner: int = 1
 
 
+class BorderStates(NamedTuple):
+    """How each value at a block's border may lie."""
+
+    inputs: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestSplit:
     """The best split of a class between given borders, and its seconds for a microbatch."""
 
     seconds: float
     split: Split
+
+
+class OpenSplit(NamedTuple):
+    """What is known of a best split before it is looked for: it takes no less than these seconds.
+
+    nearer: what is known after some work; None where there is no split.
+    """
+
+    seconds: float
+    nearer: Callable[[], BestSplit | OpenSplit | None]
 
 
 class _Sum(NamedTuple):
@@ -77,9 +97,10 @@ class _Use:
 
 @dataclass
 class BlockProgram:
-    """The integer program of one class between given borders, without what bytes and steps are worth.
+    """The integer program of one class, without how its borders lie and what bytes and steps are worth.
 
-    chosen: of each op its choices with their claims. kept: the parameters with theirs.
+    chosen: of each op its choices with their claims. kept: the parameters with theirs. lies: of each value at the
+    border, inputs first, the claims of how it may lie; none where that is one way.
     """
 
     kind: BlockClass
@@ -91,6 +112,7 @@ class BlockProgram:
     binary: list[int] = field(default_factory=list)
     chosen: list[list[tuple[Choice, int]]] = field(default_factory=list)
     kept: list[tuple[Parameter, State, int]] = field(default_factory=list)
+    lies: list[dict[str, int]] = field(default_factory=list)
 
     def claim(self) -> int:
         """A variable that is 1 where its claim holds, else 0."""
@@ -108,14 +130,15 @@ class BlockProgram:
 
 def best_split(kind: BlockClass, border: Border, costs: SplitCosts) -> BestSplit | None:
     """The split of the fewest seconds; None where the borders allow none. Raises PlacerError if the solver fails."""
-    return best_of(block_program(kind, border, costs), border, costs)
+    alone = BorderStates(*(tuple((text,) for text in texts) for texts in (border.inputs, border.outputs)))
+    return best_of(block_program(kind, alone, costs), border, costs)
 
 
-def block_program(kind: BlockClass, border: Border, costs: SplitCosts) -> BlockProgram:
-    """The program of a class between given borders: that of all that the bytes and steps of `costs` may be worth."""
+def block_program(kind: BlockClass, states: BorderStates, costs: SplitCosts) -> BlockProgram:
+    """The program of a class whose borders may lie so: that of all that the bytes and steps of `costs` may be worth."""
     program = BlockProgram(kind, costs)
     _one_choice(program)
-    _borders(program, border)
+    _borders(program, states)
     _parameters(program)
     for reference in program.users:
         _conversions(program, reference)
@@ -125,9 +148,29 @@ def block_program(kind: BlockClass, border: Border, costs: SplitCosts) -> BlockP
 
 def best_of(program: BlockProgram, border: Border, costs: SplitCosts) -> BestSplit | None:
     """`best_split` by a program that was made with these costs, but for what bytes and steps are worth."""
-    solved = _solved(program, program.linear.spending(_worth(program, costs)))
-    if solved is None:
+    found = relaxed_of(program, border, costs)
+    while isinstance(found, OpenSplit):
+        found = found.nearer()
+    return found
+
+
+def relaxed_of(program: BlockProgram, border: Border, costs: SplitCosts) -> BestSplit | OpenSplit | None:
+    """`best_of` where the linear relaxation has it, which is then a proof; else what that proves."""
+    linear = program.linear.spending(_worth(program, costs), _lying(program, border))
+    found = linear.relaxed()
+    if found is None:
         return None
+    if any(WHOLE_NUMBER < found.variables[x] < 1 - WHOLE_NUMBER for x in program.binary):
+        return OpenSplit(found.value, partial(_branched, program, border, linear))
+    return _read(program, border, found)
+
+
+def _branched(program: BlockProgram, border: Border, linear: LinearProgram) -> BestSplit | None:
+    found = linear.solve(mathopt.SolverType.GSCIP, whole=program.binary)
+    return None if found is None else _read(program, border, found)
+
+
+def _read(program: BlockProgram, border: Border, solved: Optimum) -> BestSplit:
     names = tuple(next(c.name for c, x in options if solved.variables[x] > 0.5) for options in program.chosen)
     split = Split(choices=names, inputs=border.inputs, outputs=border.outputs, inner=border.inner)
     return BestSplit(seconds=solved.value, split=split)
@@ -140,14 +183,6 @@ def _worth(program: BlockProgram, costs: SplitCosts) -> dict[int, float]:
         for choice, x in options:
             cost = costs.choices(index)[choice]
             found[x] = cost.inside + costs.tie(cost)
-    return found
-
-
-def _solved(program: BlockProgram, linear: LinearProgram) -> Optimum | None:
-    """The optimum. Mostly the linear relaxation has it: then that is a proof, and many times as fast."""
-    found = linear.solve(mathopt.SolverType.GLOP)
-    if found is not None and any(WHOLE_NUMBER < found.variables[x] < 1 - WHOLE_NUMBER for x in program.binary):
-        found = linear.solve(mathopt.SolverType.GSCIP, whole=program.binary)
     return found
 
 
@@ -165,12 +200,25 @@ def _one_choice(program: BlockProgram) -> None:
         program.chosen.append(options)
 
 
-def _borders(program: BlockProgram, border: Border) -> None:
-    """What enters and leaves the block lies as it is told."""
-    for index, text in enumerate(border.inputs):
-        program.makers[f"i{index}"] = {border_state(text, border.inner): ONE}
-    for reference, text in zip(program.kind.outputs, border.outputs, strict=True):
-        program.users.setdefault(reference, []).append(_Use({border_state(text, border.inner): ONE}))
+def _borders(program: BlockProgram, states: BorderStates) -> None:
+    """What enters and leaves the block lies in one of its ways."""
+    for index, texts in enumerate(states.inputs):
+        program.makers[f"i{index}"] = _ways(program, texts)
+    for reference, texts in zip(program.kind.outputs, states.outputs, strict=True):
+        program.users.setdefault(reference, []).append(_Use(_ways(program, texts)))
+
+
+def _ways(program: BlockProgram, texts: tuple[str, ...]) -> dict[State, _Sum]:
+    """The claims of the ways in which a value at the border may lie."""
+    program.lies.append({text: program.linear.variable() for text in texts} if len(texts) > 1 else {})
+    lies = program.lies[-1]
+    return {border_state(text, program.costs.inner): _Sum((lies[text],)) if lies else ONE for text in texts}
+
+
+def _lying(program: BlockProgram, border: Border) -> dict[int, float]:
+    """The claims of how the border lies."""
+    texts = (*border.inputs, *border.outputs)
+    return {x: float(way == text) for lies, text in zip(program.lies, texts, strict=True) for way, x in lies.items()}
 
 
 def _parameters(program: BlockProgram) -> None:

@@ -107,7 +107,7 @@ def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitRe
     if len(axes) > 1:
         make = partial(_along_two, borders, costs, axes, alike, worths)
         return (shared_layouts(borders.problem, costs, axes, alike, worths, make),)
-    prices, found = LayoutPrices(borders, costs, axes, alike), list[SharedLayouts]()
+    prices, found = _prices(borders, costs, axes, alike), list[SharedLayouts]()
     for worth in worths:
         if not found or not borders.problem.spent:
             make = partial(_along_one, prices, (worth,))
@@ -131,11 +131,18 @@ def _cuts_values(borders: Borders, axis: str, count: int) -> bool:
 
 def _along_one(prices: LayoutPrices, worths: Sequence[ByteWorth]) -> Iterator[Layout | None]:
     """The layouts along one axis, one for each of what bytes and steps are worth, as many as there are seconds for."""
-    ((axis, degree),) = prices.axes
     for number, worth in enumerate(worths):
         if number and prices.borders.problem.spent:
             return
-        yield best_layout(prices, worth, prices.borders.states(degree, axis))
+        yield best_layout(prices, worth)
+
+
+def _prices(
+    borders: Borders, costs: Costs, axes: Axes, replica: SplitReplica, rule: Rule | None = None
+) -> LayoutPrices:
+    """The prices along one axis, blocks between borders that lie as they may."""
+    ((axis, degree),) = axes
+    return LayoutPrices(borders, costs, axes, replica, borders.states(degree, axis), rule)
 
 
 def _along_two(
@@ -146,13 +153,13 @@ def _along_two(
     along each by a rule if there is one."""
     outer, (axis, fast) = axes[:1], axes[1]
     line = replace(replica, devices=replica.devices[::fast])
-    for first in dict.fromkeys(_along_one(LayoutPrices(borders, costs, outer, line, rule=rules[0]), worths)):
+    for first in dict.fromkeys(_along_one(_prices(borders, costs, outer, line, rules[0]), worths)):
         if first is None:
             continue
-        prices = LayoutPrices(borders, costs, axes, replica, rule=rules[1], first=first)
         states = borders.states_within(first, fast, axis)
+        prices = LayoutPrices(borders, costs, axes, replica, states, rule=rules[1], first=first)
         for worth in worths:
-            yield best_layout(prices, worth, states)
+            yield best_layout(prices, worth)
 
 
 def _replicas(problem: Problem, costs: Costs, axes: Axes) -> Iterator[SplitReplica]:
@@ -268,7 +275,8 @@ def ruled_layout(problem: Problem, costs: Costs, axes: Axes, rule: Rule, *, cut:
     def made() -> Iterator[Layout | None]:
         borders = Borders(problem)
         states = [allowed[-1:] if cut else allowed[:1] for allowed in borders.states(degree, axis)]
-        yield best_layout(LayoutPrices(borders, costs, axes, replica, rule=rule), ByteWorth(0.0, MICROBATCHES), states)
+        prices = LayoutPrices(borders, costs, axes, replica, states, rule=rule)
+        yield best_layout(prices, ByteWorth(0.0, MICROBATCHES))
 
     return _kept(problem, shared_layouts(problem, costs, axes, replica, (rule, cut), made))
 
@@ -282,7 +290,7 @@ def fastest_layout(problem: Problem, costs: Costs, axes: Axes) -> Layout | None:
 
     def made() -> Iterator[Layout | None]:
         borders = Borders(problem)
-        yield from _along_one(LayoutPrices(borders, costs, axes, replica), worths)
+        yield from _along_one(_prices(borders, costs, axes, replica), worths)
 
     return _kept(problem, shared_layouts(problem, costs, axes, replica, worths, made))
 

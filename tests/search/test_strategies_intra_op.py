@@ -23,7 +23,7 @@ from placer.search.judge import solve_with
 from placer.search.problem import Pins, Problem
 from placer.spmd.device_graph import local_graph
 from placer.spmd.layout_conversions import edges
-from placer.strategies.intra_op.block_ilp import Border, best_of, best_split, block_program
+from placer.strategies.intra_op.block_ilp import Border, BorderStates, best_of, best_split, block_program
 from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.intra_op.split_costs import TIE, SplitCosts, SplitReplica
 from problems import device, nodes, problem
@@ -31,6 +31,8 @@ from split_blocks import chain_of, mlp, random_chain, seconds_of
 
 WHOLE = Border(inputs=("whole",), outputs=("whole",))
 CUT = Border(inputs=("cut 1",), outputs=("cut 1",))
+MIXED = Border(inputs=("cut 1",), outputs=("whole",))
+WAYS = ("whole", "cut 1")
 SETTINGS = RunSettings(fusion=False, clip_norm=None)
 
 
@@ -62,17 +64,21 @@ def test_no_assignment_of_choices_is_cheaper_than_the_split_found(border: Border
     assert seconds_of(kind, found.split, given) == pytest.approx(best, rel=1e-9)
 
 
-def test_a_program_made_once_serves_whatever_bytes_and_steps_are_worth() -> None:
+def test_a_program_made_once_serves_all_borders_whatever_bytes_and_steps_are_worth() -> None:
     kind = mlp(inner=512, width=64)
     made = prices(kind)
-    program = block_program(kind, WHOLE, made)
+    program = block_program(kind, BorderStates(inputs=(WAYS,), outputs=(WAYS,)), made)
     found = set()
-    for byte, microbatches, once in ((0.0, 8, 0), (1e-9, 8, 0), (0.0, 1, 0), (1e-9, 8, 4), (0.0, 8, 0)):
+    worths = ((0.0, 8, 0), (1e-9, 8, 0), (0.0, 1, 0), (1e-9, 8, 4), (0.0, 8, 0))
+    for (byte, microbatches, once), border in itertools.product(worths, (WHOLE, CUT, MIXED, WHOLE)):
         weighed = made.weighing(byte, microbatches, once)
-        served = best_of(program, WHOLE, weighed)
-        assert served == best_split(kind, WHOLE, weighed)
-        found.add(served)
-    assert len(found) > 1
+        served, alone = best_of(program, border, weighed), best_split(kind, border, weighed)
+        assert served is not None
+        assert alone is not None
+        assert served.seconds == pytest.approx(alone.seconds, rel=1e-12)
+        assert seconds_of(kind, served.split, weighed) == pytest.approx(alone.seconds, rel=1e-12)  # if another as good
+        found.add(served.split)
+    assert len(found) > 5
 
 
 def test_a_wide_mlp_is_cut_as_megatron_cuts_it() -> None:
