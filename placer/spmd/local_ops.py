@@ -95,23 +95,23 @@ def local_op(
     few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
     read, written = _share(few.local.tensors, few.whole.tensors), _share(few.local.outputs, few.whole.outputs)
     both = _share((*few.local.tensors, *few.local.outputs), (*few.whole.tensors, *few.whole.outputs))
-    saved = _saved_share(op, few, both)
+    saved, least, most = _saved_share(op, few, both), few.work, more.work
     made = replace(
         op,
         outputs=tuple(
             replace(tensor, shape=tuple(map(_line, a.shape, b.shape)))
             for tensor, a, b in zip(op.outputs, few.local.outputs, more.local.outputs, strict=True)
         ),
-        forward_flops=_line(few.work.forward_flops, more.work.forward_flops),
-        backward_flops=_line(few.work.backward_flops, more.work.backward_flops),
+        forward_flops=_line(least.forward_flops, most.forward_flops),
+        backward_flops=_line(least.backward_flops, most.backward_flops),
         read_bytes=op.read_bytes.scaled(read),
         written_bytes=op.written_bytes.scaled(written),
         backward_read_bytes=op.backward_read_bytes.scaled(both),
         backward_written_bytes=op.backward_written_bytes.scaled(read),
         saved_bytes=op.saved_bytes.scaled(saved),
         fused_saved_bytes=op.fused_saved_bytes.scaled(saved),
-        products=tuple(map(_product, few.work.forward, more.work.forward)),
-        backward_products=tuple(map(_product, few.work.backward, more.work.backward)),
+        products=tuple(map(_product, least.forward, most.forward)),
+        backward_products=tuple(map(_product, least.backward, most.backward)),
     )
     if balanced or not any(one.local == "attention_rows" for _, one in strands(choice)):
         return made

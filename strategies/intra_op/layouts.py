@@ -22,8 +22,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from placer.costs.costs import Costs
+from placer.io.memo import once
 from placer.plans.plan import Layout, apart_along
 from placer.rules.expert_loads import expert_counts
 from placer.search.problem import Pins, Problem
@@ -43,10 +45,20 @@ LONG = 16384
 MOST_ROWS = 4
 # Of so few microbatches a step that is far off.
 FEW_MICROBATCHES = 2
+# Of what bytes and steps may be worth: nothing and many, as where speed is all; and more.
+FASTEST, OTHERS = slice(0, 1), slice(1, None)
 # How much dearer memory is in layouts for what fits in no others.
 SCARCE = 100.0
 # Seconds that a byte is worth where a pin wants ops cut that are done sooner whole.
 ALL = 1.0
+
+
+class Asked(NamedTuple):
+    """Layouts to be made along some axes, of a replica; part: for which of what bytes and steps may be worth."""
+
+    axes: Axes
+    replica: SplitReplica
+    part: slice = slice(None)
 
 
 def halfway(problem: Problem) -> Problem:
@@ -82,23 +94,35 @@ def roomy_layouts(problem: Problem, costs: Costs) -> tuple[Layout, ...]:
 def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bool) -> tuple[Layout, ...]:
     borders = Borders(problem)
     asked = [
-        (axes, replica)
+        Asked(axes, replica)
         for axes in _wanted(problem, counts)
         if all(_cuts_values(borders, axis, count) for axis, count in axes)
         for replica in _replicas(problem, costs, axes)
     ]
-    if problem.until is not None and whole_batch(problem):
-        asked.sort(key=lambda one: -devices_of(one[0]))
-    make = partial(_of, borders, costs, scarce)
+    make = partial(_of, borders, costs, scarce, {})
+    if problem.until is not None:
+        asked = _fastest_first(asked, largest=whole_batch(problem))
     made = from_both_ends(asked, make, apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent)
     found = [shared for each in made for shared in each]
     keep(problem, found)
     return tuple(dict.fromkeys(layout for shared in found for layout in shared.layouts))
 
 
-def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitReplica]) -> tuple[SharedLayouts, ...]:
+def _fastest_first(asked: Sequence[Asked], *, largest: bool) -> list[Asked]:
+    """Of each what is fastest, then the others: seconds may end it any time. largest: those of most devices first."""
+    ordered = (
+        sorted(asked, key=lambda one: (-devices_of(one.axes), one.axes[0][0] != "rows")) if largest else list(asked)
+    )
+    alone = [one for one in ordered if len(one.axes) == 1]  # along two axes all are made of one along the outer
+    first = [one._replace(part=FASTEST) if one in alone else one for one in ordered]
+    return [*first, *(one._replace(part=OTHERS) for one in alone)]
+
+
+def _of(
+    borders: Borders, costs: Costs, scarce: bool, known: dict[tuple[Axes, SplitReplica], LayoutPrices], asked: Asked
+) -> tuple[SharedLayouts, ...]:
     """The layouts along these axes: along one, apart by what bytes and steps are worth."""
-    axes, replica = asked
+    axes, replica, part = asked
     replica = replace(replica, rows=1) if scarce else replica
     worths = _worths(_dear(borders.problem, costs, replica), replica, scarce)
     if scarce and pinned_degree(borders.problem.pins) > 1:  # cut whatever it takes
@@ -107,8 +131,8 @@ def _of(borders: Borders, costs: Costs, scarce: bool, asked: tuple[Axes, SplitRe
     if len(axes) > 1:
         make = partial(_along_two, borders, costs, axes, alike, worths)
         return (shared_layouts(borders.problem, costs, axes, alike, worths, make),)
-    prices, found = _prices(borders, costs, axes, alike), list[SharedLayouts]()
-    for worth in worths:
+    prices, found = once(known, (axes, alike), _prices, borders, costs, axes, alike), list[SharedLayouts]()
+    for worth in worths[part]:
         if not found or not borders.problem.spent:
             make = partial(_along_one, prices, (worth,))
             found.append(shared_layouts(borders.problem, costs, axes, alike, (worth,), make))
