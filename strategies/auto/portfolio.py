@@ -8,7 +8,7 @@ Out: the best plan, the bound of the exact search, and a table of runners-up wit
 interrupt, or when the budget is used up, what was found so far is returned.
 
 With a budget each strategy gets a share of what is left (`SHARES`), the cheap ones a small one, the exact search half;
-`local` has one before it too where devices differ and seconds are given.
+`local` has one before it too where seconds are given and devices differ, the batch stays whole, or the model branches.
 Where that ends it before its proof is complete, or a graph of stages is faster than any chain, list schedulers and
 `min_cut` are asked (list schedulers always, if the model branches or devices differ), and `local` goes on from the best
 plans of all with the rest: in little time moves often find what a proof has no time for. Without a budget some thousand
@@ -124,9 +124,10 @@ def _branches(problem: Problem) -> bool:
 
 def _first_moves(problem: Problem, runs: list[Tried]) -> Iterator[Tried]:
     """What moves make of the baselines in a part of the seconds, where these may end the exact search before it has
-    much of unlike devices, or of a batch that stays whole."""
+    much of unlike devices, of a batch that stays whole, or of branches, of whose graphs of stages it proves nothing."""
     whole = problem.until is not None and whole_batch(problem)
-    if not (hurried_on_unlike(problem) or whole) or problem.spent:
+    branches = problem.until is not None and _branches(problem)
+    if not (hurried_on_unlike(problem) or whole or branches) or problem.spent:
         return
     name = WHOLE_MOVES if whole else FIRST_MOVES
     yield unended(tried(MOVES, part(replace(problem, known_plans=plans_of(runs)), name)))
