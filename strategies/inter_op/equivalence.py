@@ -6,7 +6,7 @@ positions where costs cannot tell their devices and links apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cached_property, partial
 from itertools import groupby
 from typing import TypeVar
@@ -17,7 +17,9 @@ from placer.costs.communication.side_by_side import side_by_side, tied_lines
 from placer.costs.compute.roofline import BlockSeconds
 from placer.costs.costs import Costs
 from placer.costs.memory.parameters import ParameterCounts
+from placer.costs.memory.peak import StageMemory, stage_memory
 from placer.io.memo import once, remembered
+from placer.plans.plan import Recompute
 from placer.search.problem import Problem
 from placer.strategies.space.outline import Outline
 
@@ -31,6 +33,7 @@ class RangeClasses:
         self.problem = problem
         self.costs = costs
         self._shapes: dict[object, int] = {}
+        self._held: dict[Hashable, StageMemory] = {}
 
     @remembered
     def number(self, first: int, last: int) -> int:
@@ -38,6 +41,15 @@ class RangeClasses:
         kinds = tuple((k, sum(1 for _ in run)) for k, run in groupby(self._kinds[first:last]))
         shape = (kinds, self.costs.ranges.of(first, last), last == len(self._kinds))
         return self._shapes.setdefault(shape, len(self._shapes))
+
+    def held(self, first: int, last: int, recompute: Recompute, rows: int, outline: Outline) -> StageMemory:
+        """Bytes of a run as one stage of such an outline on a replica that takes `rows` rows of a full microbatch."""
+        costs, sharding, replicas, accumulates = self.costs, outline.sharding, outline.replicas, outline.count > 1
+        key = (self.number(first, last), recompute, rows, sharding, replicas, accumulates)
+        return once(
+            self._held, key, stage_memory, costs.ranges.of(first, last), costs.numerics, costs.priced, rows=rows,
+            recompute=recompute, sharding=sharding, replicas=replicas, accumulates=accumulates,
+        )  # fmt: skip
 
     def alike(self, sizes: range) -> bool:
         """Whether all runs of one of these numbers of blocks are alike that hold neither the first nor the last."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import islice
 
 from placer.costs.memory.in_flight import InFlight, microbatches_in_flight
-from placer.costs.memory.peak import StageMemory, position_memory, stage_memory
+from placer.costs.memory.peak import StageMemory, position_memory
 from placer.costs.timing.step import StageCost, Terms, terms
 from placer.io.memo import once
 from placer.plans.plan import BY_FSDP, Recompute, Stage
@@ -100,11 +100,7 @@ class OutlineCosts:
 
     def held(self, first: int, last: int, recompute: Recompute, rows: int) -> StageMemory:
         """Bytes of a run as one stage on a replica that takes `rows` rows of a full microbatch."""
-        made = self.outline
-        return stage_memory(
-            self.costs.ranges.of(first, last), self.costs.numerics, self.costs.priced, rows=rows,
-            recompute=recompute, sharding=made.sharding, replicas=made.replicas, accumulates=made.count > 1,
-        )  # fmt: skip
+        return self.ranges.held(first, last, recompute, rows, self.outline)
 
     def loop(self) -> Interleaved:
         """The outline as a problem for `best_interleaved`."""
