@@ -28,6 +28,7 @@ from placer.tracer.export.later_steps import require_alike_later
 from placer.tracer.export.opaque import calling, part_writes, require_one_writer, watched
 from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.state.dense_state import require_dense
+from placer.tracer.export.state.own_tensors import OwnTensors
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
 from placer.tracer.export.torchs_own.autocast_regions import for_autocast
@@ -96,7 +97,7 @@ def capture(
     parted, passed = set[str](), set[str]()
     source = Source(
         model=built, example=example, loss_fn=loss_fn, opaque=parts, granularity=granularity, parted=parted,
-        passed=passed, fresh=lambda: cast(on_meta(resolved.build("meta"))),
+        passed=passed, fresh=lambda: cast(on_meta(resolved.build("meta"))), given=given,
     )  # fmt: skip
     with for_autocast(precision == "bfloat16-autocast"):
         try:
@@ -135,7 +136,7 @@ class Source:
 
     parted: takes where evaluation parts from what is captured; None where nobody asks. passed: takes the checks of
     values that were not made. fresh: makes the model anew, as it was before any export ran it. products: of the
-    rows that masks select.
+    rows that masks select. given: the model that was given, of which `model` may be a copy.
     """
 
     model: nn.Module
@@ -148,6 +149,7 @@ class Source:
     passed: set[str] = field(default_factory=set)
     fresh: Callable[[], nn.Module] | None = None
     products: Products = field(default_factory=Products)
+    given: nn.Module | None = None
 
 
 def _any_way(source: Source, fold: bool) -> Graph:
@@ -338,11 +340,11 @@ def _lifted(source: Source, found: tuple[Repeat, ...], known: bool = False) -> P
     """known: what forward makes of numbers has them, also where it is made on meta."""
     wrapper = Training(source.model, source.loss_fn)
     wrapper.products, wrapper.literals.known = source.products, known
-    names = {id(tensor): name for name, tensor in own_state(source.model).items()}
+    own = OwnTensors(own_state(source.model), own_state(source.given or source.model))
     numbers = set[tuple[str, ...]]()
 
     def plain(rows: int) -> Plain:
-        made = _plain(wrapper, source, rows, names, found)
+        made = _plain(wrapper, source, rows, own, found)
         numbers.add(tuple(wrapper.literals.training))
         return made
 
@@ -360,17 +362,17 @@ def _lifted(source: Source, found: tuple[Repeat, ...], known: bool = False) -> P
     return _lifted(source, found, known=True)  # it makes other numbers of other rows
 
 
-def _plain(wrapper: Training, source: Source, rows: int, names: dict[int, str], found: tuple[Repeat, ...]) -> Plain:
+def _plain(wrapper: Training, source: Source, rows: int, own: OwnTensors, found: tuple[Repeat, ...]) -> Plain:
     """The graph for so many rows, which computes values and writes nothing but buffers, these once."""
     given, inputs = source.example.tensors(rows, source.device), source.example.tensors(rows, "meta")
     wrapper.constants.values = source.example.constants(rows)
 
     @functools.cache
     def evaluated() -> Plain:
-        return dropout_apart(clean(export(wrapper, given, training=False), names), inputs)
+        return dropout_apart(clean(export(wrapper, given, training=False), own), inputs)
 
     buffers = frozenset(name for name, _ in wrapper.model.named_buffers())
-    plain = dropout_apart(clean(export(wrapper, given), names), inputs)
+    plain = dropout_apart(clean(export(wrapper, given), own), inputs)
     require_even_gaps(plain, found)
     plain = functional(plain, inputs, buffers, evaluated)
     if source.parted is not None and rows == ROWS[0]:

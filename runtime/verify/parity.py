@@ -37,7 +37,7 @@ from placer.runtime.verify.memory import shortage
 from placer.runtime.verify.report import Comparison, VerifyReport
 from placer.runtime.verify.words import casts_told, compared_told, evaluation_told, handed_told, labels_told
 from placer.runtime.weights.meta_model import prepared_model
-from placer.tracer.inputs.copies import copied
+from placer.tracer.export.state.copies import copied
 
 PrecisionAsked = Literal["both", "float64", "plan"]
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from placer import tracer
-from placer.tracer.inputs.copies import copied
+from placer.tracer.export.state.copies import copied
 
 
 class Keeps(nn.Module):

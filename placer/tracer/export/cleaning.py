@@ -21,6 +21,7 @@ from placer.rules.rows.draws import KEYED
 from placer.tracer.export import explicit
 from placer.tracer.export.constants import same_constant, settle_constants
 from placer.tracer.export.exporting import Raw
+from placer.tracer.export.state.own_tensors import OwnTensors
 from placer.tracer.export.torchs_own.failures import MixedDevicesError
 
 # The source of what the loss function does.
@@ -45,12 +46,12 @@ class Plain:
     state: dict[str, torch.Tensor]
 
 
-def clean(raw: Raw, names: dict[int, str]) -> Plain:
-    """The plain graph of an exported module; `names` gives the model's own name of each tensor, by identity."""
-    copier = _Copier(raw, names)
+def clean(raw: Raw, own: OwnTensors) -> Plain:
+    """The plain graph of an exported module; `own` are the model's own tensors."""
+    copier = _Copier(raw, own)
     results = copier.copy(raw.module, {})
     copier.graph.output(tuple(results))
-    settle_constants(copier.graph, copier.attributes.union(names.values()))
+    settle_constants(copier.graph, copier.attributes.union(own.by_name))
     return Plain(graph=copier.graph, state=copier.state)
 
 
@@ -131,12 +132,12 @@ def drop_dead(graph: fx.Graph) -> None:
 class _Copier:
     """Copies nodes into one new graph, inlining regions."""
 
-    def __init__(self, raw: Raw, names: dict[int, str]):
+    def __init__(self, raw: Raw, own: OwnTensors):
         self.graph = fx.Graph()
         self.state: dict[str, torch.Tensor] = {}
         self.attributes: set[str] = set()  # tensors of the model that are neither parameters nor buffers
         self._raw = raw
-        self._names = names
+        self._own = own
         self._trained: set[fx.Node] = set()
         self._read: dict[str, fx.Node] = {}
 
@@ -248,9 +249,10 @@ class _Copier:
             raise MixedDevicesError(f"forward moves {target}, which is no part of the model, to where its inputs lie")
         self._raw.wrapper.kept.require_unread(value)
         held = _attribute(self._raw.wrapper, target)
-        name = self._names.get(id(held)) or self._constant(value)
+        name = self._own.name(held, value) or self._constant(value)
+        value = self._own.by_name.get(name, value)
         kept = isinstance(held, torch.Tensor) or self._raw.wrapper.kept.holds(value)
-        if kept and name not in self._names.values():
+        if kept and name not in self._own.by_name:
             self.attributes.add(name)
         self.state.setdefault(name, value)
         if name in self._read:

@@ -15,7 +15,7 @@ from torch import nn
 from placer.errors import UsageError
 from placer.io.usercode import said
 from placer.plans.settings import Precision
-from placer.tracer.inputs import copies
+from placer.tracer.export.state import copies
 from placer.tracer.inputs.batches import Batch
 
 #: The type that weights and floating inputs have in a run. Under autocast the weights are as they are without it.

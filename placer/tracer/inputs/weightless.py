@@ -7,7 +7,7 @@ import contextlib
 import torch
 from torch import nn
 
-from placer.tracer.inputs.copies import copied
+from placer.tracer.export.state.copies import copied
 from placer.tracer.measure.meta_run import meta_like
 
 

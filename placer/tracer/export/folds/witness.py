@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,6 +26,7 @@ from placer.rules.opaque import OpaqueCost
 from placer.tracer.export.exporting import LossFunction, Training, run_as_exported
 from placer.tracer.export.folding import Repeat, folded
 from placer.tracer.export.opaque import calling
+from placer.tracer.export.state.copies import copied
 
 # Where a tensor comes from: ("call", its number, place among results), ("state", name) or ("other", identity).
 _Source = tuple[object, ...]
@@ -95,7 +95,7 @@ def is_borne_out(
     """
 
     def run(left: tuple[Repeat, ...]) -> Run:
-        wrapper = Training(deepcopy(model), loss_fn)
+        wrapper = Training(copied(model), loss_fn)
         wrapper.constants.values = given[1]
         with calling(wrapper.model, opaque):
             return noted(lambda mode: run_as_exported(wrapper, given[0], mode), wrapper.model, found, left)

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 _Model = TypeVar("_Model", bound=nn.Module | None)
+# As many lists in lists are looked into.
+_DEEPEST = 3
 
 
 def copied(model: _Model, memo: Mapping[int, object] | None = None) -> _Model:
@@ -85,8 +87,21 @@ def _bind(function: FunctionType, twin: FunctionType, known: Mapping[int, object
     """The twin holds what stands in the copy for what the function holds; anything else it shares with it."""
     for cell, own in zip(function.__closure__ or (), twin.__closure__ or (), strict=True):
         if _filled(cell):
-            own.cell_contents = known.get(id(cell.cell_contents), cell.cell_contents)
-    twin.__defaults__ = function.__defaults__ and tuple(known.get(id(one), one) for one in function.__defaults__)
+            own.cell_contents = _standing(cell.cell_contents, known)
+    twin.__defaults__ = function.__defaults__ and tuple(_standing(one, known) for one in function.__defaults__)
     twin.__kwdefaults__ = function.__kwdefaults__ and {
-        name: known.get(id(one), one) for name, one in function.__kwdefaults__.items()
+        name: _standing(one, known) for name, one in function.__kwdefaults__.items()
     }
+
+
+def _standing(value: object, known: Mapping[int, object], depth: int = 0) -> object:
+    """What stands in the copy for what a function holds; for a list, tuple or dict with such in it, one of these."""
+    if id(value) in known or depth > _DEEPEST or type(value) not in (list, tuple, dict):
+        return known.get(id(value), value)
+    inside = _held(value)
+    made = [_standing(one, known, depth + 1) for one in inside]
+    if all(one is other for one, other in zip(inside, made, strict=True)):
+        return value
+    if isinstance(value, dict):
+        return dict(zip(value, made, strict=True))
+    return tuple(made) if isinstance(value, tuple) else made
