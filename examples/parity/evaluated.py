@@ -216,6 +216,31 @@ def unevaluable() -> nn.Module:
     return Between(Part(lambda part, h: h if part.training else h @ h))
 
 
+class Tracked(nn.Module):
+    """As an EMA codebook: a buffer that is read, written and read, and a term of the loss, in training alone."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Linear(WIDTH, OUT)
+        self.register_buffer("mean", torch.zeros(OUT))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss, in training."""
+        h = self.part(x)
+        away = h - self.mean
+        if self.training:
+            self.mean.mul_(0.9).add_(h.detach().mean(0), alpha=0.1)
+            near = functional.mse_loss(h, self.mean.expand_as(h))
+        return functional.mse_loss(away, y) + near
+
+
+def tracked() -> nn.Module:
+    """A model that raises in evaluation, where it would write no buffer."""
+    return Tracked()
+
+
 def softened() -> nn.Module:
     """The same in both modes, but for dropout."""
     return Between(Part(lambda part, h: functional.dropout(h, 0.5, part.training)))

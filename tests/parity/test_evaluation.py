@@ -61,6 +61,7 @@ OTHERS = {
     "padded": "a TransformerEncoder that leaves padding out",
     "scaled": "train(False) changes model.middle.factor",
     "unevaluable": "the model cannot be captured in evaluation (",
+    "tracked": "the model cannot be captured in evaluation (",
 }
 ALIKE = ("softened", *DRAWING, "affine_instance_norm", "untracked_instance_norm", "cumulative_batch_norm")
 
@@ -77,6 +78,12 @@ def test_nothing_is_told_of_models_that_only_leave_training_out(model: str) -> N
     graph = tracer.capture(f"examples.parity.evaluated:{model}", batch=dict(BATCH))
     assert graph.evaluation == ""
     assert not any("does not evaluate it" in note for note in graph.notes)
+
+
+def test_a_model_that_cannot_be_evaluated_is_trained_as_on_one_device() -> None:
+    plan = plan_of(replace(NORMED, model="examples.parity.evaluated:tracked", axis="tensor", degree=2))
+    for _, report in on_ranks(plan.world_size, refused_and_verified, plan):
+        assert report.passed
 
 
 def test_such_a_model_is_trained_exactly_and_its_evaluation_refused() -> None:

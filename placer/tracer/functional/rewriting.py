@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 from torch.fx.node import Argument
 
-from placer.errors import UncapturableError
+from placer.errors import CaptureError, UncapturableError
 from placer.tracer.export.cleaning import Plain, drop_dead, target_name
 from placer.tracer.functional.buffers import beside_their_values, committed, is_last_word, settle_evaluation
 from placer.tracer.functional.families import Family, dependent, families, is_chain, written_tensor
@@ -51,13 +51,20 @@ def functional(
         chosen = [family for family in families(plain, facts) if _must_change(family, plain, buffers, trained, order)]
         if chosen:
             _Rewriter(plain, facts, chosen, trained).rewrite()
-        settle_evaluation(plain.graph, lambda: _written_buffers(evaluated(), inputs))
+        settle_evaluation(plain.graph, lambda: _written_in(evaluated, inputs, buffers))
         beside_their_values(plain.graph)
     drop_dead(plain.graph)
     return plain
 
 
-def _written_buffers(plain: Plain, inputs: dict[str, torch.Tensor]) -> frozenset[str]:
+def _written_in(
+    evaluated: Callable[[], Plain], inputs: dict[str, torch.Tensor], buffers: frozenset[str]
+) -> frozenset[str]:
+    """The buffers that are written in evaluation; where that has no graph, and is refused, it does not matter which."""
+    try:
+        plain = evaluated()
+    except CaptureError:
+        return buffers
     turn_out_of_place(plain)
     with torch.no_grad():
         found = families(plain, played(plain, inputs))
