@@ -2,13 +2,12 @@
 
 A copy of the part with small random weights is run on zeros of the inputs' shapes, once for each number of rows; a
 straight line through what was seen tells the rest. A part that cannot take zeros (one that looks for what differs) is
-run on small numbers.
+run on small numbers, and one that takes none of these (it has lengths among them) on ones.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import time
 import traceback
@@ -29,14 +28,13 @@ from placer.io.usercode import said, source_line
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
 from placer.tracer.export.state.called_by_state import unlike_by_itself
 from placer.tracer.export.state.model_values import of_kind
+from placer.tracer.export.state.tried_copies import numbers, tried_copy, twos
 from placer.tracer.export.torchs_own.checkpoints import checkpoints_run_once
 from placer.tracer.export.torchs_own.outside import forget_compiled, outside_the_export
 from placer.tracer.export.torchs_own.saved import Saved
 
 SEED = 0
 RUNS = 5
-# Half-width of the random weights that a part is tried with.
-SCALE = 0.02
 # Stands for a tensor among the leaves of a call.
 HERE = object()
 # How near two results of the same numbers must be, relative to the largest: sums in another order leave less.
@@ -152,9 +150,13 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
         for way in WAYS[WAYS.index(part.way) :]:
             if not (way.backward or way == part.way or isinstance(first, NotImplementedError)):
                 break
-            for filled in (torch.zeros, _numbers):
+            for filled in (torch.zeros, numbers, torch.ones):
                 try:
                     found = _run(part, inputs, filled, way)
+                    if filled is torch.ones:
+                        _require_sizes(part.name, _run(part, inputs, twos, way), found)
+                except UncapturableError:
+                    raise
                 except Exception as error:
                     # Else what failed lies in memory, weights too, until an export ends and garbage is collected.
                     traceback.clear_frames(error.__traceback__)
@@ -171,19 +173,34 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
     raise PartError(f"{told} make a part around it opaque", part.name) from first
 
 
+def _require_sizes(name: str, one: Tried, other: Tried) -> None:
+    """Raise UncapturableError where a part gives tensors of other sizes for other numbers."""
+    if one.shapes != other.shapes:
+        raise UncapturableError(
+            f"{name} is opaque and gives tensors of other sizes by the numbers in its inputs: of {other.shapes} where "
+            f"all are 1 and of {one.shapes} where they are 2, and placer plans for sizes that are known before; pad "
+            "them to a fixed one (pad_packed_sequence(..., total_length=x.shape[1]))"
+        )
+
+
 def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> None:
     """Raise UncapturableError where a part gives something else when it is called again with the same numbers and
     buffers: a step is several calls, on several devices. A part that cannot take such numbers is not asked."""
     with outside_the_export(), torch.random.fork_rng(devices=()), torch.enable_grad():
         torch.manual_seed(SEED)
-        module, given = _real(part.module), [_numbers(tuple(t.shape), dtype=t.dtype) for t in inputs]
+        module = tried_copy(part.module)
         state, before = _state_of(module), of_kind(module, torch.Tensor)
-        try:
-            first = _called(part, module, given, state)
-            part.writes |= _written(part, module, state)
-        except UncapturableError:
-            raise
-        except Exception:  # `_tried` tells what it raises on zeros
+        for filled in (numbers, torch.ones):
+            given = [filled(tuple(t.shape), dtype=t.dtype) for t in inputs]
+            try:
+                first = _called(part, module, given, state)
+                part.writes |= _written(part, module, state)
+                break
+            except UncapturableError:
+                raise
+            except Exception:  # `_tried` tells what it raises on zeros
+                continue
+        else:
             return
         second: list[object] = []
         with contextlib.suppress(Exception):
@@ -266,16 +283,9 @@ def _written(part: OpaquePart, module: nn.Module, state: Mapping[str, torch.Tens
     return {name for name, tensor in now.items() if not torch.equal(tensor, state[name])}
 
 
-def _numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
-    """Normal ones, or 0 and 1 in turns."""
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(shape, dtype=dtype)
-    return (torch.arange(math.prod(shape)) % 2).reshape(shape).to(dtype)
-
-
 def _run(part: OpaquePart, inputs: list[torch.Tensor], filled: Callable[..., torch.Tensor], way: Way) -> Tried:
     torch.manual_seed(SEED)
-    module = _real(part.module)
+    module = tried_copy(part.module)
     given = [
         filled(tuple(t.shape), dtype=t.dtype).requires_grad_(t.is_floating_point() and t.requires_grad) for t in inputs
     ]
@@ -342,25 +352,6 @@ def _timed(part: OpaquePart, module: nn.Module, given: list[torch.Tensor]) -> fl
         module(*arguments, **keywords)
         found.append(time.perf_counter() - began)
     return min(found)
-
-
-def _real(module: nn.Module) -> nn.Module:
-    """A copy with small random weights on the CPU."""
-    made = copy.copy(module)
-    memo: dict[int, object] = {id(t): _filled(t) for t in (*module.parameters(), *module.buffers())}
-    forward = vars(module).pop("forward")
-    try:
-        made = copy.deepcopy(module, memo)
-    finally:
-        object.__setattr__(module, "forward", forward)
-    return made
-
-
-def _filled(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
-    if made.is_floating_point():
-        made.uniform_(-SCALE, SCALE)
-    return nn.Parameter(made, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
 
 
 def _counted(part: OpaquePart, low: int, high: int) -> Counted:
