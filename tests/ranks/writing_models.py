@@ -21,6 +21,7 @@ def _complex_slice(h: Tensor) -> Tensor:
     frequencies = torch.fft.rfft(h, dim=-1)
     low = torch.zeros_like(frequencies)
     low[:, 1:4] = 2 * frequencies[:, 1:4].conj()
+    low[:, 4] = frequencies[:, 2]
     low.narrow(-1, 5, 2).mul_(1j).add_(1)
     found: Tensor = torch.fft.irfft(low, n=WIDTH, dim=-1)
     return found

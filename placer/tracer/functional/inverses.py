@@ -59,22 +59,25 @@ class Views:
 
 def put_back(graph: fx.Graph, view: fx.Node, whole: fx.Node, part: fx.Node, views: Views) -> fx.Node:
     """`whole`, of which `view` is a view, with `part` in the view's place. Raises NoInverseError."""
-    found, like = _put_back(graph, view, whole, part, views), views.tensors[view][0]
-    if found.target is aten.slice_scatter.default and like.is_complex():
+    found, like = _put_back(graph, view, whole, part, views), views.tensors[views.viewed(view)][0]
+    if found.target in (aten.slice_scatter.default, aten.select_scatter.default) and like.is_complex():
         return _of_real_parts(graph, found, like.dim())
     return found
 
 
 def _of_real_parts(graph: fx.Graph, scatter: fx.Node, rank: int) -> fx.Node:
-    """A `slice_scatter` of complex numbers, which has no gradient there, as one of their real and imaginary parts."""
+    """A `slice_scatter` or `select_scatter` of complex numbers, which has no gradient there, as one of their real and
+    imaginary parts. rank: the dims of the whole."""
     whole, part, *rest = scatter.args
+    assert isinstance(scatter.target, torch._ops.OpOverload)
+    target = scatter.target
     options = dict(scatter.kwargs)
     dim = rest.pop(0) if rest else options.pop("dim", 0)
     assert isinstance(dim, int)
     graph.erase_node(scatter)
     plain = [graph.call_function(aten.resolve_conj.default, (one,)) for one in (whole, part)]
     real = [graph.call_function(aten.view_as_real.default, (one,)) for one in plain]
-    put = graph.call_function(aten.slice_scatter.default, (*real, dim % rank, *rest), options)
+    put = graph.call_function(target, (*real, dim % rank, *rest), options)
     return graph.call_function(aten.view_as_complex.default, (put,))
 
 
