@@ -79,6 +79,12 @@ class Training(nn.Module):
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
         with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
             results = self._results(batch)
+        if self.readings.written():
+            raise UncapturableError(
+                "forward writes into what a number that it reads from a tensor picks of another (table[place] += ..., "
+                "with a place that is a tensor), or into that other after it was picked: an export has a copy of it; "
+                "use index_copy, or clone() what is picked or written"
+            )
         if self.readings.alive():
             raise UncapturableError(
                 "forward keeps a number that it reads from a tensor (.item(), float()), which an export does not know; "

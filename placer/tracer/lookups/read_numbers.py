@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from placer.tracer.lookups.callers import asking, is_caught, is_checked, is_told, of_a_library
+from placer.tracer.lookups.read_places import Places
 from placer.tracer.lookups.readings import Readings, WasRead, is_read
 
 Kind = type[float] | type[int] | type[bool]
@@ -39,6 +40,8 @@ _BESIDE = frozenset({
     "clamp_max", "clamp", "clip",
 })  # fmt: skip
 _BOUNDING = ("clamp", "clip")
+# What takes it for a place.
+_PLACING = frozenset({"select", "getitem", "roll"})
 # What writes it into the first.
 _INTO = ("setitem", "fill_", "masked_fill", "masked_fill_")
 # The largest whole number that one is multiplied by, once: what is counted stays within 64 bits.
@@ -90,6 +93,8 @@ class _Asked(WasRead):
         name = getattr(func, "__name__", "").removeprefix("__").removesuffix("__")
         beside = args[:1] if name in _INTO else args
         tensor = next((arg for arg in beside if isinstance(arg, Tensor) and arg.dtype != torch.bool), None)
+        if name in _PLACING and args and isinstance(args[0], Tensor):
+            return _placed(name, readings, args, named)
         direct = any(type(one) is Read for one in (*args, *named.values()))
         if tensor is None or name not in _BESIDE or (named and name not in _BOUNDING) or not direct:
             return readings.refuse(f"is given to {name}")
@@ -147,6 +152,23 @@ def without_read(given: list[object]) -> list[object]:
     """What is given, with None in place of what was read."""
     made: list[object] = _pytree.tree_map(lambda one: None if is_read(one) else one, given)
     return made
+
+
+def _placed(name: str, readings: Readings, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """What a call gives that takes one for a place."""
+    if is_caught(asking(sys._getframe(2))):
+        readings.refuse("is given for a place where errors may be caught")
+
+    def number(one: object) -> Tensor:
+        if type(one) is not Read or one._kind is not int or one._number is None:
+            return readings.refuse(f"is given to {name} beside what is no such number")
+        return one._number
+
+    readings.answer(sys._getframe(2))
+    try:
+        return getattr(Places(number, readings.note_copy), name)(*args, **named)
+    except TypeError:
+        return readings.refuse(f"is given to {name}")
 
 
 def told(readings: Readings) -> str:
@@ -251,7 +273,7 @@ def _require_alike(name: str, one: Read, others: tuple[Any, ...], whole: bool) -
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
     def asked(one: _Asked, *args: object) -> NoReturn:
-        one._readings.refuse(f"is asked for {name}() of it")
+        one._readings.refuse(f"is asked for {name}() of it", sys._getframe(1))
 
     return asked
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from types import FrameType
 from typing import NoReturn
+
+from torch import Tensor
 
 
 class ReadError(Exception):
-    """Something is asked of a number that only its value tells."""
+    """Something is asked of a number that only its value tells. asked: the frame that asks, and where in its code."""
+
+    asked: tuple[int, int] | None = None
 
 
 class Readings:
@@ -16,20 +21,39 @@ class Readings:
     def __init__(self) -> None:
         self.refused: list[Exception] = []
         self._read: list[weakref.ref[object]] = []
+        self._copies: list[tuple[Tensor, int]] = []
 
     def note(self, one: object) -> None:
         """Take note of what was read, to see what becomes of it."""
         self._read.append(weakref.ref(one))
 
+    def note_copy(self, one: Tensor, whole: Tensor) -> None:
+        """Take note of a copy in place of a view of the whole, to see that nothing is written into either."""
+        self._copies += [(each, each._version) for each in (one, whole)]
+
+    def written(self) -> bool:
+        """Whether something was written into such a copy, or the whole, which on one device is written in both."""
+        return any(one._version != before for one, before in self._copies)
+
     def alive(self) -> bool:
         """Whether something that was read is still held."""
         return any(one() is not None for one in self._read)
 
-    def refuse(self, what: str) -> NoReturn:
-        """Raises ReadError."""
+    def refuse(self, what: str, frame: FrameType | None = None) -> NoReturn:
+        """Raises ReadError. frame: the one that asks."""
         error = ReadError(f"a number that is read of a tensor {what}, which is data-dependent")
+        error.asked = None if frame is None else (id(frame), frame.f_lasti)
         self.refused.append(error)
         raise error
+
+    def answer(self, frame: FrameType | None) -> None:
+        """Take back what was refused to calls that this frame is in: torch asks for a number before it asks what a
+        call makes of it."""
+        now = set[tuple[int, int] | None]()
+        while frame is not None:
+            now.add((id(frame), frame.f_lasti))
+            frame = frame.f_back
+        self.refused = [one for one in self.refused if not (isinstance(one, ReadError) and one.asked in now)]
 
 
 class WasRead:
