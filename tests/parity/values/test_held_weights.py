@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -147,17 +146,41 @@ def gradients(model: nn.Module, loss: Tensor) -> tuple[tuple[str, ...], tuple[Te
     return names, torch.autograd.grad(loss, weights, materialize_grads=True)
 
 
-def test_a_part_of_a_weight_made_before_the_first_step_is_refused() -> None:
-    class Halved(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.out = nn.Linear(WIDTH, WIDTH)
-            self.held = [self.out.weight.detach()[:2]]
+def data_of_a_weight(weight: Tensor) -> object:
+    return weight.data
 
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return functional.mse_loss(self.out(x), y) + self.held[0].sum()
 
-    with torch.device("meta"):
-        model = Halved()
+def rows_in_a_list(weight: Tensor) -> object:
+    return [weight.detach()[:2]]
+
+
+class Beside(nn.Module):
+    """Reads a tensor that it has in the memory of a weight, or of a buffer that stays."""
+
+    table: Tensor
+
+    def __init__(self, make: Callable[[Tensor], object], name: str) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("table", torch.ones(WIDTH, WIDTH))
+        self.held = make(self.out.weight if name == "out.weight" else self.table)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        held = self.held[0] if isinstance(self.held, list) else self.held
+        assert isinstance(held, Tensor)
+        return functional.mse_loss(self.out(x), y) * held.sum()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("make", [data_of_a_weight, rows_in_a_list])
+def test_a_tensor_in_the_memory_of_a_weight_is_refused(make: Callable[[Tensor], object], device: str) -> None:
+    with torch.device(device):
+        model = Beside(make, "out.weight")
     with pytest.raises(UncapturableError, match=r"made of out.weight before the first step"):
-        tracer.capture(copy.copy(model), batch=BATCH)
+        tracer.capture(model, batch=BATCH)
+
+
+@pytest.mark.parametrize("make", [data_of_a_weight, rows_in_a_list])
+def test_a_tensor_in_the_memory_of_a_buffer_that_stays_is_what_it_is(make: Callable[[Tensor], object]) -> None:
+    model, batch = Beside(make, "table"), {name: torch.randn(shape) for name, shape in BATCH.items()}
+    assert torch.allclose(tracer.trace(model, batch).module(*batch.values())[0], model(**batch))
