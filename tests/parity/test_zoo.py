@@ -48,7 +48,7 @@ def test_rows_that_mix_do_not_add_up() -> None:
     assert Judge(BY_NAME["PlainSum"], 0).divides
 
 
-@pytest.mark.parametrize("name", ["ReZero", "MaskTokens"])
+@pytest.mark.parametrize("name", ["ReZero", "MaskTokens", "OwnKernels"])
 def test_a_plain_model_is_equal_under_the_first_layouts(name: str) -> None:
     with RankPool(2) as pool:
         cases = list(judged(pool, [BY_NAME[name]], "quick", "", 0))

@@ -55,6 +55,15 @@ def _density(h: Tensor) -> Tensor:
     return law.log_prob(h)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def _own_kernels(x: Tensor, h: Tensor) -> Tensor:
+    """Each row by kernels that are made of it, the rows among the channels."""
+    rows = h.shape[0]
+    narrow = functional.conv1d(
+        x.view(1, -1, 4), h.view(-1, 1, 4)[:, :, :3], h.view(-1, 8)[:, :2].reshape(-1), groups=2 * rows
+    )
+    return functional.conv_transpose1d(narrow, h.view(-1, 2, 2), groups=rows).view(rows, 2, -1)
+
+
 def tokens(h: Tensor) -> Tensor:
     return h.view(-1, 2, 4)
 
@@ -155,6 +164,7 @@ APART: dict[str, Loss] = {
         lambda net, h, x, y: _put(tokens(h).transpose(0, 1), net.norm.weight[:2] > 0, net.norm.bias[:4])
     ),
     "places that each row's numbers fill": lambda net, h, x, y: h.masked_scatter(x > 0, x.tanh()).pow(2).mean(),
+    "a kernel of each row's own": lambda net, h, x, y: _own_kernels(x, h).pow(2).mean(),
     "what mixes rows and is thrown away": lambda net, h, x, y: (h.mean() + h.softmax(0).sum() * 0, h.mean())[1],
 }
 MIXED: dict[str, tuple[Loss, str]] = {
@@ -233,6 +243,24 @@ MIXED: dict[str, tuple[Loss, str]] = {
     "places of all tokens in turn": (
         lambda net, h, x, y: tokens(h).transpose(0, 1).masked_scatter(tokens(x).transpose(0, 1) > 0, x).pow(2).mean(),
         "aten.masked_scatter.default",
+    ),
+    "kernels of rows that lie between channels": (
+        lambda net, h, x, y: (
+            functional.conv1d(
+                tokens(x).transpose(0, 1).reshape(1, -1, 4),
+                tokens(h)[:, :, None, :2].flatten(0, 1),
+                groups=2 * h.shape[0],
+            )
+            .pow(2)
+            .mean()
+        ),
+        "aten.conv1d.default",
+    ),
+    "as much padding as rows": (
+        lambda net, h, x, y: (
+            functional.conv1d(tokens(x), net.layer.weight[:2, :2, None], padding=h.shape[0]).pow(2).mean()
+        ),
+        "aten.conv1d.default",
     ),
     "row numbers as values": (lambda net, h, x, y: (h.mean(1) * torch.arange(h.shape[0])).mean(), "aten.mul.Tensor"),
 }

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from placer.graph import Block, BlockClass, Graph, Op
-from placer.rules.calls import MARKED_ROWS
+from placer.rules.calls import MARKED_ROWS, Call
 from placer.rules.graph_calls import call_of, tensor_arguments, writes, writes_state
 from placer.rules.layouts import PARTIAL, WHOLE, Cut
 from placer.rules.opaque import TARGET
 from placer.rules.registry import SPLITS, SplitRule, split_rule
 from placer.rules.rows.draws import KEYED, drawn
-from placer.rules.rows.piece_ops import SAME_OP, PieceOp, PieceResult, piece_result
+from placer.rules.rows.piece_ops import SAME_OP, PieceOp, PieceResult, groups_of_rows, piece_result
 from placer.rules.rows.piece_values import Mixed, PieceValue
 from placer.rules.rows.row_rules import row_rule
 from placer.rules.splits.own_orders import Facts, Orders, Sorted
@@ -183,10 +183,10 @@ def _class_rows(
 def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], orders: Orders, number: int) -> PieceResult:
     if op.target.startswith(_OPAQUE) or (op.inputs and not op.arguments):
         return _opaque_rows(op, given)
-    uneven = _uneven(op)
+    call = call_of(block_class, op, MARKED_ROWS)
+    uneven = _uneven(op, call)
     if uneven and not any(isinstance(value.lay, Mixed) for value in given):
         return PieceResult(values=tuple(PieceValue(Mixed(_told(op, uneven))) for _ in op.outputs))
-    call = call_of(block_class, op, MARKED_ROWS)
     sorted_rows = orders.follow(op, call, number)
     if op.target in KEYED or (op.kind == "random" and split_rule(call) is None and row_rule(call) is None):
         return _drawn_rows(op, given)
@@ -202,12 +202,13 @@ def _op_rows(block_class: BlockClass, op: Op, given: list[PieceValue], orders: O
     return PieceResult(values=values, op=found.op)
 
 
-def _uneven(op: Op) -> str:
+def _uneven(op: Op, call: Call) -> str:
     """Why a piece that counts its own rows has something else than the batch: a size of rows and some more, or their
     number where it is no size; "" where neither is so."""
     if any(size.per_row and size.fixed for out in op.outputs for size in out.shape):
         return "has some more or fewer numbers than a multiple of the rows"
-    if re.search(r"\brows\b", op.arguments) and op.target.split(".")[1].rstrip("_") not in SIZED:
+    counted = 0 if op.target.split(".")[1].rstrip("_") in SIZED else len(re.findall(r"\brows\b", op.arguments))
+    if counted and not (counted == 1 and groups_of_rows(call)):
         return "takes the number of rows for a place or a count, and a piece has fewer"
     return ""
 

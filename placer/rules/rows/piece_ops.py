@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from placer.rules.calls import Call
+from placer.rules.calls import MARKED_ROWS, Call
 from placer.rules.layouts import PARTIAL, WHOLE, Choice, Cut, Lay
 from placer.rules.registry import own_choices, split_choices, split_rule
 from placer.rules.rows.piece_values import Mixed, PieceValue, RowNumbers, Standing, row_dims
@@ -122,7 +122,8 @@ def _by_row(call: Call, given: Sequence[PieceValue], from_batch: bool) -> PieceR
 def _ways(call: Call, given: Sequence[PieceValue], from_batch: bool, sorted_rows: bool) -> Iterator[PieceResult]:
     """Every choice of the op's rule that the values allow."""
     for choice in _choices(call, given, sorted_rows):
-        if choice.local not in (*_ITSELF, "own_numbers") or any(choice.halo):
+        itself = choice.local in (*_ITSELF, "own_numbers") or _row_groups(choice)
+        if not itself or any(choice.halo):
             continue
         entering = [
             _entering(value, want.value, call, choice) for value, want in zip(given, choice.inputs, strict=True)
@@ -155,6 +156,17 @@ def _choices(call: Call, given: Sequence[PieceValue], sorted_rows: bool) -> Iter
         yield from divided(call)
     if sorted_rows:
         yield from own_choices(call)
+
+
+def groups_of_rows(call: Call) -> bool:
+    """Whether a convolution has groups for each row, of which a piece has as many for each of its own: kernels that a
+    row makes for itself, with the rows among the channels."""
+    return any(map(_row_groups, split_choices(call)))
+
+
+def _row_groups(choice: Choice) -> bool:
+    plain = all(state.value == Cut(state.value.dim) for state in choice.inputs if isinstance(state.value, Cut))
+    return choice.local == "groups" and plain and choice.counts[0] % MARKED_ROWS == 0
 
 
 def _in_parts(count: int, lay: Cut) -> Cut:

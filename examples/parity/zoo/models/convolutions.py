@@ -226,6 +226,22 @@ class ChannelsLast(nn.Module):
         return f.cross_entropy(self.head((x + h.permute(0, 3, 1, 2)).mean((-2, -1))), y)
 
 
+class OwnKernels(nn.Module):
+    """Kernels and biases that each row makes for itself, in groups of one convolution over all rows, then of a
+    transposed one, as StyleGAN 2 modulates and siamese trackers correlate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels, self.biases, self.widening = nn.Linear(3, 4 * 3 * 9), nn.Linear(3, 4), nn.Linear(3, 4 * 3 * 4)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        rows, style = x.shape[0], x.mean((2, 3))
+        images, bias = x.reshape(1, rows * 3, 8, 8), self.biases(style).view(-1)
+        h = f.conv2d(images, self.kernels(style).view(rows * 4, 3, 3, 3), bias, stride=2, padding=1, groups=rows)
+        wide = f.conv_transpose2d(h.relu(), self.widening(style).view(-1, 3, 2, 2), stride=2, groups=rows)
+        return f.mse_loss(wide.view(rows, 3, 8, 8), target)
+
+
 _IMAGE, _PAIR = "x: normal 8 3 8 8; y: int4 8", "x: normal 8 3 8 8; target: normal 8 3 8 8"
 _SPACE = ("height", "width")
 ENTRIES = (
@@ -238,7 +254,7 @@ ENTRIES = (
         )
     ),
     *(entry(build, _PAIR, axes=_SPACE) for build in (Unpooled, UnfoldFold, SpatialTransformer)),
-    *(entry(build, _PAIR, axes=_SPACE) for build in (DynamicFilters, BlurPool)),
+    *(entry(build, _PAIR, axes=_SPACE) for build in (DynamicFilters, BlurPool, OwnKernels)),
     entry(sound_convolutions, "x: normal 8 2 12; y: int4 8"),
     entry(volume_convolutions, "x: normal 8 1 4 4 4; y: int4 8"),
     *(entry(build, "x: normal 8 3 2 6 6; y: int4 8") for build in (FramesAsRows, FramesNormed)),
