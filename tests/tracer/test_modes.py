@@ -52,6 +52,24 @@ def test_what_is_built_for_a_run_trains() -> None:
     assert float(run.full_state_dict()["back.1.num_batches_tracked"]) == 1
 
 
+class Kept(Backed):
+    """Says itself that its backbone stays in evaluation."""
+
+    def train(self, mode: bool = True) -> Kept:
+        """All but the backbone."""
+        super().train(mode)
+        self.back.eval()
+        return self
+
+
+def test_what_a_model_keeps_in_evaluation_itself_is_not_said_to_train() -> None:
+    plan = placer.plan("test_modes:Kept", "localx1", batch=SHAPES)
+    assert not any("in evaluation" in one for one in plan.assumptions)
+    run = load(plan)
+    run.step(batch())
+    assert float(run.full_state_dict()["back.1.num_batches_tracked"]) == 0
+
+
 class Checked(Backed):
     """Looks at values where it is not exported."""
 

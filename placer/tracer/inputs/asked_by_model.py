@@ -60,8 +60,12 @@ def of_evaluation(why: str) -> Iterator[str]:
 
 
 def in_evaluation(model: nn.Module, *, kept: bool) -> Iterator[str]:
-    """What becomes of modules that are in evaluation, `kept` so where the model is a person's own instance."""
+    """What becomes of modules that are in evaluation, `kept` so where the model is a person's own instance; another is
+    put in training, as a run does, after which parts that override `train()` may be in evaluation still."""
     still = still_parts(model)
+    if not kept:
+        model.train()
+        still = {name: part for name, part in still.items() if part.training}
     more = f" and {len(still) - 1} more modules are" if len(still) > 1 else " is"
     if still and kept:
         yield (
