@@ -28,6 +28,7 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "squeeze": shapes.with_dim, "transpose": shapes.turned, "permute": shapes.turned, "movedim": shapes.turned,
     "cat": shapes.joined, "concat": shapes.joined, "concatenate": shapes.joined, "stack": shapes.joined,
     "getitem": shapes.indexed, "index_select": shapes.index_selected, "matmul": rowwise.matmul, "mm": rowwise.matmul,
+    "pad": shapes.padded,
 }  # fmt: skip
 TABLE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(rowwise.ELEMENTWISE, rowwise.rowwise), **dict.fromkeys(rowwise.OVER, _reduced),

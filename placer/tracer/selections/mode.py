@@ -7,6 +7,7 @@ labels != -100, twice               two masks that take the same rows: made of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -40,6 +41,9 @@ _SAME = """eq ne lt le gt ge not_equal greater less logical_and logical_or logic
 bitwise_or bitwise_not and or xor invert bool view reshape flatten unsqueeze squeeze contiguous long int
 isfinite isnan isinf getitem remainder mod any all sum"""
 SAME = frozenset(_SAME.split())
+# What makes the same of tensors that hold the same, whatever says how large.
+EXPANDING = frozenset({"expand", "expand_as", "broadcast_to"})
+WIDENING = frozenset({*EXPANDING, "unsqueeze", "getitem"})
 
 
 class Selections(TorchFunctionMode):
@@ -47,7 +51,7 @@ class Selections(TorchFunctionMode):
 
     def __init__(self, products: Products, answer: Answer) -> None:
         super().__init__()
-        self._names = WeakIdKeyDictionary()
+        self._names, self._narrow = WeakIdKeyDictionary(), WeakIdKeyDictionary()
         self._products, self._answer, self._count = products, answer, 0
 
     def __torch_function__(
@@ -68,6 +72,10 @@ class Selections(TorchFunctionMode):
         result = func(*args, **named)
         if name in SAME and isinstance(result, Tensor) and not result.is_floating_point():
             self._names[result] = (name, self._name(args), self._name(sorted(named.items()))), result._version
+        if name in EXPANDING and isinstance(result, Tensor) and args:
+            self._names[result] = _expanded(self._name(args[0]), result), result._version
+        if name in WIDENING and isinstance(result, Tensor) and args and is_mask(args[0]):
+            self._widened(result, args[0], _dims_behind(name, args, result))
         return result
 
     def _name(self, one: Any) -> Hashable:
@@ -83,6 +91,14 @@ class Selections(TorchFunctionMode):
             name, version = object(), one._version
             self._names[one] = name, version
         return name
+
+    def _widened(self, made: Tensor, mask: Tensor, behind: bool) -> None:
+        """Notes of what was made of a mask by more dims behind its own (`behind`) which mask that is."""
+        narrow, version = self._narrow.get(mask, (None, None))  # type: ignore[no-untyped-call]
+        if narrow is None or version != mask._version:
+            narrow = (self._name(mask), tuple(mask.shape))
+        if behind and tuple(made.shape[: len(narrow[1])]) == narrow[1]:
+            self._narrow[made] = narrow, made._version
 
     def _answered(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._products.require(plain_name(func))
@@ -123,8 +139,39 @@ class Selections(TorchFunctionMode):
             return None
         same = self._name(mask)
         if name == "masked_select":
+            narrow = mask
             table, mask = torch.broadcast_tensors(table, mask)  # type: ignore[no-untyped-call]  # torch does not type it
+            if narrow.shape != mask.shape:
+                same = _expanded(same, mask)
+                self._widened(mask, narrow, narrow.ndim == mask.ndim)
         if table.shape[: mask.ndim] != mask.shape:
             return None
-        one = taken(table, Rows(mask.clone(), (same, tuple(mask.shape)), self._answered))
+        one = taken(table, self._rows(mask, (same, tuple(mask.shape))))
         return self._answer(Tensor.__getitem__, (one, (slice(None), *rest)), {}) if rest else one
+
+    def _rows(self, mask: Tensor, name: Hashable) -> Rows:
+        """What a mask takes; in dims over which it was expanded it takes all or none, which are of one row then."""
+        dims = range(mask.ndim, 1, -1)
+        deep = next((dim for dim in dims if mask.stride(dim - 1) or mask.shape[dim - 1] == 1), 1)
+        if deep == mask.ndim:
+            return Rows(mask.clone(), name, self._answered)
+        told = mask[(slice(None),) * deep + (0,) * (mask.ndim - deep)]
+        narrow, version = self._narrow.get(mask, (None, None))  # type: ignore[no-untyped-call]
+        known = narrow is not None and narrow[1] == tuple(told.shape) and version == mask._version
+        apart = Rows(told.clone(), narrow if known else ("expanded", name), self._answered)
+        return Rows(mask.clone(), name, self._answered, (apart, math.prod(mask.shape[deep:])))
+
+
+def _expanded(name: Hashable, made: Tensor) -> Hashable:
+    return "expand", name, tuple(made.shape)
+
+
+def _dims_behind(name: str, args: tuple[Any, ...], result: Tensor) -> bool:
+    """Whether nothing was done to a mask but that dims came behind its own, or grew from one."""
+    if name == "unsqueeze":
+        return args[1:] in ((-1,), (args[0].ndim,))
+    if name == "getitem":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        whole = [one is Ellipsis or (isinstance(one, slice) and one == slice(None)) for one in index[:-1]]
+        return all(whole) and index[-1] is None and result.ndim == int(args[0].ndim) + 1
+    return result.ndim == int(args[0].ndim)

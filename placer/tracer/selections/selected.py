@@ -38,12 +38,25 @@ class Rows:
     """The rows that a mask takes.
 
     mask: bool, of the first dims of a table. name: equal for those who take the same rows. answer: what functions give
-    of a selection.
+    of a selection. within: the rows of which each was taken apart into so many of these, if any.
     """
 
-    def __init__(self, mask: Tensor, name: Hashable, answer: Answer) -> None:
+    def __init__(self, mask: Tensor, name: Hashable, answer: Answer, within: tuple[Rows, int] | None = None) -> None:
         self.shape = tuple(mask.shape)
         self.mask, self.name, self.answer = mask.reshape(-1), name, answer
+        self._within = within
+
+    @property
+    def within(self) -> tuple[Rows, int]:
+        """The rows that these are parts of, and how many of these each has."""
+        return self._within or (self, 1)
+
+    def each(self, times: int) -> Rows:
+        """These rows, each taken apart into so many."""
+        if times == 1:
+            return self
+        mask = self.mask.view(-1, 1).expand(-1, times)
+        return Rows(mask.reshape(-1), (self.name, times), self.answer, (self, times))
 
     @functools.cached_property
     def count(self) -> Tensor:

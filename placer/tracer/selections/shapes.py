@@ -21,6 +21,7 @@ from placer.tracer.selections.selected import (
     taken,
 )
 
+MIXING = "that mixes rows of a selection"
 # What leaves places the places, all dims of one size aside.
 _SAME = frozenset({"view", "reshape", "flatten", "squeeze", "long", "to", "contiguous", "detach", "clone"})
 
@@ -38,16 +39,21 @@ def reshaped(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     by_count = not isinstance(first, int)
     if (by_count and (-1 in others or size == each)) or (first == -1 and size == each):
         return Selected(one.values.reshape(one.values.shape[0], *others), one.rows)
-    return refused(f"{name} that mixes rows of a selection")
+    return apart(one, tuple(others), name) if first == -1 and -1 not in others else refused(f"{name} {MIXING}")
 
 
 def flat(one: Selected) -> Selected:
     """Its numbers one after the other."""
-    if math.prod(one.values.shape[1:]) == 1:
-        return Selected(one.values.reshape(-1), one.rows)
-    each, rows = tuple(one.values.shape[1:]), one.rows
-    mask = rows.mask.view(-1, *(1,) * len(each)).expand(one.values.shape)
-    return Selected(one.values.reshape(-1), Rows(mask, (rows.name, each), rows.answer))
+    return apart(one, (), "flatten")
+
+
+def apart(one: Selected, sizes: tuple[int, ...], name: str) -> Selected:
+    """Its numbers one after the other, in rows of these sizes, of which each is of one row. Raises SelectionError."""
+    rows, times = one.rows.within
+    many, over = divmod(times * math.prod(one.values.shape[1:]), math.prod(sizes) or 1)
+    if over or not many:
+        refused(f"{name} {MIXING}")
+    return Selected(one.values.reshape(-1, *sizes), one.rows if many == times else rows.each(many))
 
 
 def flattened(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -68,6 +74,15 @@ def with_dim(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     if not isinstance(dim, int) or dim % (one.ndim + (name == "unsqueeze")) == 0:
         refused(f"{name} of its rows")
     return Selected(func(one.values, dim), one.rows)
+
+
+def padded(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """`pad` of dims after the first, by one number."""
+    one, (pads, *others) = args[0], (*args[1:], *kwargs.values())
+    mode = kwargs.get("mode", others[0] if others else "constant")
+    if not is_selected(one) or mode != "constant" or len(pads) > 2 * (one.ndim - 1):
+        refused("pad of its rows, or by what lies there")
+    return Selected(func(one.values, *args[1:], **kwargs), one.rows)
 
 
 def turned(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -53,6 +53,13 @@ def given_alike(x: Tensor, y: Tensor, mask: Tensor, weights: Weights) -> Tensor:
     return (x * y).tanh().pow(2).sum()
 
 
+def by_one_mask(x: Tensor, y: Tensor, wide: Tensor) -> Tensor:
+    """Of each row all numbers or none, summed by rows and by numbers, and written back."""
+    out = torch.zeros_like(x)
+    out[wide] = x[wide].exp()
+    return (x[wide].view(-1, WIDTH) * y[wide].view(-1, WIDTH).sum(-1, keepdim=True)).pow(2).mean() + (out * y).sum()
+
+
 def in_place(x: Tensor, mask: Tensor) -> Tensor:
     """A selection that is written into."""
     chosen = x[mask] * 1
@@ -145,6 +152,23 @@ RIGHT: dict[str, Case] = {
     "spread": lambda w, x, y, c, m: (lambda a: ((a - a.mean()) / (a.std() + 1e-6)).pow(3).sum())(x[m].sum(-1)),
     "columns": lambda w, x, y, c, m: x[m][:, 1:3].sum() + x[m, 1].mean() + x[m][..., 2].mean() + x[m][:, None].mean(),
     "flattened": lambda w, x, y, c, m: x[m].view(-1).mean() + x[m].flatten().pow(3).mean(),
+    "taken apart": lambda w, x, y, c, m: (
+        (w.head(x)[m][:, :6].reshape(-1, 3).softmax(-1)[:, 0] * w.head(y)[m][:, 1:].reshape(-1, 3)[:, 1]).pow(2).mean()
+    ),
+    "put together": lambda w, x, y, c, m: functional.cross_entropy(
+        w.head(x)[m].view(-1).tanh().view(-1, CLASSES), c[m]
+    ) + x[m].flatten().view(-1, 1, WIDTH).norm(dim=2).mean(),
+    "by an expanded mask": lambda w, x, y, c, m: (
+        x.masked_select(m.unsqueeze(-1)).view(-1, WIDTH).softmax(-1) * y[m.unsqueeze(-1).expand_as(y)].view(-1, WIDTH)
+    ).sum(),
+    "by the same expanded mask": lambda w, x, y, c, m: by_one_mask(x, y, m.unsqueeze(-1).expand_as(x)),
+    "numbers by a wider mask": lambda w, x, y, c, m: (
+        functional.cross_entropy(w.head(x.masked_select(m.unsqueeze(-1)).view(-1, WIDTH)), c.masked_select(m))
+        + functional.cross_entropy(w.head(y[m[..., None].expand_as(y)].view(-1, WIDTH)), c[m])
+    ),
+    "padded": lambda w, x, y, c, m: (
+        functional.pad(x[m], (1, 0)).cumsum(-1).pow(2).mean() + functional.pad(x[m], (0, 2), value=1.5).prod(-1).sum()
+    ),
     "gathered": lambda w, x, y, c, m: -w.head(x)[m].log_softmax(-1).gather(1, c[m].unsqueeze(1)).squeeze(1).mean(),
     "joined": lambda w, x, y, c, m: torch.cat([x[m], y[~m]]).pow(2).mean() + torch.stack([x[m], y[m]], 1).std(1).sum(),
     "tables": lambda w, x, y, c, m: w.table(c[m]).pow(2).mean() + w.scale[c[m]].sum(),
@@ -217,6 +241,11 @@ REFUSED: dict[str, Case] = {
     ).mean(),
     "counted entries": lambda w, x, y, c, m: functional.embedding(c[m], w.table.weight, scale_grad_by_freq=True).mean(),
     "in order": lambda w, x, y, c, m: x[m].cumsum(0).mean(),
+    "rows of some of two": lambda w, x, y, c, m: x[m].reshape(-1, 2).prod(-1).sum(),
+    "other dims of a mask": lambda w, x, y, c, m: (
+        x.view(-1, 6)[:6][m[:1].expand(6, 6)].view(-1) * x.view(-1, 6)[:6][m[0].unsqueeze(-1).expand(6, 6)].view(-1)
+    ).sum(),
+    "more rows above": lambda w, x, y, c, m: functional.pad(x[m], (0, 0, 1, 0)).sum(),
     "with each other": lambda w, x, y, c, m: (x[m] @ x[m].t()).mean(),
     "median": lambda w, x, y, c, m: x[m].median(),
     "other rows": lambda w, x, y, c, m: (x[m] - y[~m]).mean(),
