@@ -89,6 +89,9 @@ APART: dict[str, Loss] = {
     "the divergence's batch mean": lambda net, h, x, y: functional.kl_div(
         h.log_softmax(1), x.softmax(1), reduction="batchmean"
     ),
+    "a divergence to one law for all rows": lambda net, h, x, y: functional.kl_div(
+        torch.full((1,), -2.0), h.log_softmax(1), reduction="batchmean", log_target=True
+    ),
     "each row's own entries, by repeated numbers": lambda net, h, x, y: h[
         torch.arange(h.shape[0]).view(-1, 1).repeat(1, 2), torch.stack([y, 1 - y % 2], dim=1)
     ].mean(),

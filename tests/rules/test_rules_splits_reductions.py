@@ -119,6 +119,13 @@ def distance(function: Callable[..., object]) -> Builder:
     return build
 
 
+def broadcast_divergence(s: Sizes) -> Case:
+    shape = s.sizes(s.size(1, 2, 3))
+    narrow = tuple(s.pick(1, size) for size in shape)[s.size(0, 1) :]
+    sides = s.pick((shape, narrow), (narrow, shape))
+    return case(aten.kl_div.default, floats(*sides[0]), floats(*sides[1]), s.pick(0, 1, 2), log_target=True)
+
+
 def with_logits(s: Sizes) -> Case:
     shape = s.sizes(2)
     target = torch.rand(shape, dtype=torch.float64)
@@ -209,6 +216,7 @@ CASES: dict[str, Builder] = {
     "smooth_l1_loss": distance(aten.smooth_l1_loss.default),
     "binary_cross_entropy_with_logits": with_logits,
     "kl_div": distance(aten.kl_div.default),
+    "kl_div, one side broadcast": broadcast_divergence,
 }
 
 

@@ -49,17 +49,22 @@ def _vocabulary(call: Call) -> tuple[Choice, ...]:
 
 def elementwise(call: Call) -> tuple[Choice, ...]:
     """`mse_loss(x, y, reduction)`, `l1_loss`, `smooth_l1_loss`, `huber_loss`, `binary_cross_entropy...`."""
-    if call.tensor(0).shape != call.tensor(1).shape:
-        # torch 2.13's backward takes no broadcast target; its Python functions expand it before.
-        return ()
     rank = max(len(value.shape) for value in call.tensors)
     inputs = tuple(numbered(value.shape, rank) for value in call.tensors)
     widest = max(inputs, key=lambda labels: sum(map(bool, labels)))
+    if call.tensor(0).shape != call.tensor(1).shape and not _in_one(call, inputs, widest):
+        # torch 2.13's backward takes no broadcast target; its Python functions expand it before.
+        return ()
     position = 3 if "binary_cross_entropy" in call.target else 2
     if call.target.endswith("with_logits"):
         position = 4
     local = "mean_share" if _reduction(call, position) == MEAN else ""
     return pattern_choices(_losses(call, inputs, widest, position), local=local)
+
+
+def _in_one(call: Call, inputs: tuple[Labels, ...], widest: Labels) -> bool:
+    """Whether a loss that torch makes of products broadcasts one side to the other."""
+    return call.target.endswith("::kl_div") and all({*labels} <= {*widest, ""} for labels in inputs)
 
 
 def _losses(call: Call, inputs: tuple[Labels, ...], places: Labels, position: int = 3) -> Pattern:
