@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,15 +49,40 @@ def answered(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     name, out_of_place = plain_name(func), _out_of_place(func, args, kwargs)
     if out_of_place is not None:
         return _replaced(args[0] if args else kwargs["input"], answered(*out_of_place))
+    if name == "setitem":
+        return _set(*args)
     if name == "where" and len(args) < 3:
         refused("where() of one argument")
     result = TABLE[name](func, name, args, kwargs) if name in TABLE else _asked(name, args, kwargs)
     shapes.still_places(name, args, result)
     if name in VIEWS:
-        for one in torch.utils._pytree.tree_leaves((args, dict(kwargs), result)):
-            if is_selected(one):
-                one.viewed = True
+        _note_views(name, args, kwargs, result)
     return result
+
+
+def _note_views(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    """That all of these may hold the same memory, and whether one alone has what another is given a part of."""
+    _forget(args[0])
+    held = [one for one in torch.utils._pytree.tree_leaves((args, dict(kwargs), result)) if is_selected(one)]
+    alone = name == "getitem" and [*map(id, held)] == [id(args[0]), id(result)] and not args[0].viewed
+    for one in held:
+        one.viewed = True
+        one.part = one.whole.part = None
+    if alone:
+        result.whole, args[0].part = args[0], (weakref.ref(result), args[1])
+
+
+def _set(one: Any, index: Any, given: Any) -> None:
+    """`one[index] = given`, also as the end of `one[index] += number`, which is written by then."""
+    if not (is_selected(one) and one.part is not None and one.part[0]() is given and one.part[1] == index):
+        _forget(one)
+        _replaced(one, shapes.set_in(one, index, given))
+
+
+def _forget(one: Any) -> None:
+    """A part that nobody holds any more."""
+    if is_selected(one) and one.part is not None and one.part[0]() is None:
+        one.viewed, one.part = False, None
 
 
 def _out_of_place(
@@ -78,11 +104,16 @@ def _out_of_place(
 
 def _replaced(one: Selected, result: Any) -> Selected:
     """The selection, holding the result from now on."""
-    if not is_selected(one) or not is_selected(result) or one.viewed or result.dtype != one.dtype:
-        refused("a write into a selection of which there are views, or of another type")
+    if not is_selected(one) or not is_selected(result) or result.dtype != one.dtype:
+        refused("a write into a selection of another type")
+    whole = one.whole
+    if one.viewed and (whole.part is None or whole.part[0]() is not one):
+        refused("a write into a selection of which there are views")
     if result.rows is not one.rows or result.values.shape != one.values.shape:
         refused("a write into a selection of other rows")
     one.values, one.places = result.values, ()
+    if one.viewed and whole.part is not None:
+        whole.values, whole.places = shapes.set_in(whole, whole.part[1], one).values, ()
     return one
 
 

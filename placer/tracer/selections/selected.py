@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -200,12 +201,15 @@ class Selected(_Asked):
     """The `rows` of `values` (N, ...), which is what a tensor of them alone would be asked for.
 
     places: of which dims of its mask these are the places of what the mask takes, where they are such. viewed: whether
-    another selection may hold the same memory.
+    another selection may hold the same memory. part: the only one that does, where it was taken by an index, and that;
+    whole: of which this is such a part, or itself.
     """
 
     def __init__(self, values: Tensor, rows: Rows) -> None:
         self.values, self.rows, self.viewed = values, rows, False
         self.places: tuple[int, ...] = ()
+        self.part: tuple[weakref.ref[Selected], Any] | None = None
+        self.whole: Selected = self
 
     @classmethod
     def __torch_function__(

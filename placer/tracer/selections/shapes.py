@@ -120,11 +120,31 @@ def indexed(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: 
     if is_selected(index) and index.dtype == torch.bool and index.ndim == 1:
         return _fewer(one, index)
     index = index if isinstance(index, tuple) else (index,)
-    plain = all(at is None or at is Ellipsis or isinstance(at, int | slice) for at in index)
-    behind = index[0] is Ellipsis and None not in index and len(index) <= one.ndim
-    if not plain or not (_is_whole(index[0]) or behind):
+    if not _is_behind(one, index):
         refused("some of its rows")
     return Selected(one.values[index], one.rows)
+
+
+def _is_behind(one: Selected, index: tuple[Any, ...]) -> bool:
+    """Whether indices are plain, and take all rows."""
+    plain = all(at is None or at is Ellipsis or isinstance(at, int | slice) for at in index)
+    behind = index[0] is Ellipsis and sum(at is not None for at in index) <= one.ndim
+    return plain and (_is_whole(index[0]) or behind)
+
+
+def set_in(one: Any, index: Any, given: Any) -> Selected:
+    """The selection with what is given at plain indices behind its rows, a number or of the same rows. Raises
+    SelectionError for others."""
+    index = index if isinstance(index, tuple) else (index,)
+    if not is_selected(one) or not _is_behind(one, index) or None in index:
+        refused("a write to some of its rows")
+    if is_selected(given) and (given.rows.name != one.rows.name or given.ndim != one.values[index].ndim):
+        refused("a write of other rows")
+    if isinstance(given, Tensor) and given.ndim >= one.values[index].ndim:
+        refused("a tensor of rows written to a selection")
+    values = one.values.clone()
+    values[index] = given.values if is_selected(given) else given
+    return Selected(values, one.rows)
 
 
 def of_table(table: Tensor, index: Any) -> Selected:

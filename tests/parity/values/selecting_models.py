@@ -129,3 +129,42 @@ class Apart(Tokens):
         rows = self.inner(self.embed(x).mean(1)) + self.embed(labels).mean(1)
         number: Tensor = (rows @ rows.t())[~torch.eye(rows.shape[0], dtype=torch.bool)].pow(2).mean()
         return number
+
+
+def by_one_mask(x: Tensor, y: Tensor, wide: Tensor) -> Tensor:
+    """Of each row all numbers or none, summed by rows and by numbers, and written back."""
+    out = torch.zeros_like(x)
+    out[wide] = x[wide].exp()
+    return (x[wide].view(-1, x.shape[-1]) * y[wide].view(-1, x.shape[-1]).sum(-1, keepdim=True)).pow(2).mean() + (
+        out * y
+    ).sum()
+
+
+def columns_set(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """A selection of which columns are written and added to."""
+    chosen = x[mask] * 2
+    chosen[..., 0] = -1.5
+    chosen[:, 1:3] = y[mask][:, 2:4]
+    edges = chosen.cumsum(-1)
+    edges[..., -1] += 0.5
+    edges[:, 1] *= chosen[:, 0]
+    return (edges * y[mask]).tanh().sum() + chosen.pow(2).mean()
+
+
+def columns_seen(x: Tensor, mask: Tensor, after: bool) -> Tensor:
+    """A selection that is written while it is seen in another, or through one of two."""
+    chosen = x[mask] * 2
+    first = chosen[:, 0]
+    if after:
+        chosen[:, 0] = 1.0
+    else:
+        flat = chosen.view(-1)
+        first += 1.0
+        first = flat
+    return (chosen.sum(-1)).pow(2).mean() + first.sum()
+
+
+def first_set(chosen: Tensor) -> Tensor:
+    """One row is written, whichever it is."""
+    chosen[0] = 1.0
+    return chosen.sum()

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 import torch
+from selecting_models import by_one_mask, columns_seen, columns_set, first_set
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -51,13 +52,6 @@ def given_alike(x: Tensor, y: Tensor, mask: Tensor, weights: Weights) -> Tensor:
     x[torch.where(mask)] = next(weights.inner.parameters())[0]
     y[mask.nonzero(as_tuple=True)] = weights.scale[0]
     return (x * y).tanh().pow(2).sum()
-
-
-def by_one_mask(x: Tensor, y: Tensor, wide: Tensor) -> Tensor:
-    """Of each row all numbers or none, summed by rows and by numbers, and written back."""
-    out = torch.zeros_like(x)
-    out[wide] = x[wide].exp()
-    return (x[wide].view(-1, WIDTH) * y[wide].view(-1, WIDTH).sum(-1, keepdim=True)).pow(2).mean() + (out * y).sum()
 
 
 def in_place(x: Tensor, mask: Tensor) -> Tensor:
@@ -166,6 +160,8 @@ RIGHT: dict[str, Case] = {
         functional.cross_entropy(w.head(x.masked_select(m.unsqueeze(-1)).view(-1, WIDTH)), c.masked_select(m))
         + functional.cross_entropy(w.head(y[m[..., None].expand_as(y)].view(-1, WIDTH)), c[m])
     ),
+    "a dim behind all": lambda w, x, y, c, m: (x[m][..., None] * y[m][..., None, :]).mean((1, 2)).pow(2).sum(),
+    "columns set": lambda w, x, y, c, m: columns_set(x, y, m),
     "padded": lambda w, x, y, c, m: (
         functional.pad(x[m], (1, 0)).cumsum(-1).pow(2).mean() + functional.pad(x[m], (0, 2), value=1.5).prod(-1).sum()
     ),
@@ -245,6 +241,9 @@ REFUSED: dict[str, Case] = {
     "other dims of a mask": lambda w, x, y, c, m: (
         x.view(-1, 6)[:6][m[:1].expand(6, 6)].view(-1) * x.view(-1, 6)[:6][m[0].unsqueeze(-1).expand(6, 6)].view(-1)
     ).sum(),
+    "columns set that are seen": lambda w, x, y, c, m: columns_seen(x, m, True),
+    "columns added to that are seen": lambda w, x, y, c, m: columns_seen(x, m, False),
+    "rows set": lambda w, x, y, c, m: first_set(x[m] * 1),
     "more rows above": lambda w, x, y, c, m: functional.pad(x[m], (0, 0, 1, 0)).sum(),
     "with each other": lambda w, x, y, c, m: (x[m] @ x[m].t()).mean(),
     "median": lambda w, x, y, c, m: x[m].median(),
