@@ -28,7 +28,7 @@ from placer.tracer.export.later_steps import require_alike_later
 from placer.tracer.export.opaque import calling, part_writes, require_one_writer, watched
 from placer.tracer.export.opaque_trials import PartError
 from placer.tracer.export.state.dense_state import require_dense
-from placer.tracer.export.state.own_tensors import OwnTensors, beside
+from placer.tracer.export.state.own_tensors import OwnTensors
 from placer.tracer.export.state.shared_memory import require_memory_apart
 from placer.tracer.export.symbolic_rows import ROWS, OtherRowsError, lifted
 from placer.tracer.export.torchs_own.autocast_regions import for_autocast
@@ -340,7 +340,8 @@ def _lifted(source: Source, found: tuple[Repeat, ...], known: bool = False) -> P
     """known: what forward makes of numbers has them, also where it is made on meta."""
     wrapper = Training(source.model, source.loss_fn)
     wrapper.products, wrapper.literals.known = source.products, known
-    own = OwnTensors(own_state(source.model), own_state(source.given or source.model), beside(source.model))
+    own = OwnTensors(own_state(source.model), own_state(source.given or source.model))
+    wrapper.own = own
     numbers = set[tuple[str, ...]]()
 
     def plain(rows: int) -> Plain:

@@ -29,6 +29,7 @@ from placer.tracer.export.foreign_draws import foreign_draws_refused
 from placer.tracer.export.modes import Literals, in_mode, literals_noted
 from placer.tracer.export.state.kept_values import Kept, untouched
 from placer.tracer.export.state.module_state import state_written
+from placer.tracer.export.state.own_tensors import OwnTensors
 from placer.tracer.export.torchs_own import bounded_sizes, names_in_code  # noqa: F401 - they tell torch what it lacks
 from placer.tracer.export.torchs_own.failures import (
     RaisedError,
@@ -73,11 +74,13 @@ class Training(nn.Module):
         self.constants = Constants()
         self.products = Products()
         self.readings = Readings()
+        self.own: OwnTensors | None = None
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
         rows = max((tensor.shape[0] for tensor in batch.values() if tensor.dim()), default=1)
-        with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch):
+        noting = contextlib.nullcontext() if self.own is None else self.own.noting()
+        with state_written(self.model, self.loss_fn, self.kept, rows), self.constants.known(batch), noting:
             results = self._results(batch)
         if self.readings.written():
             raise UncapturableError(

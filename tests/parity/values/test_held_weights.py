@@ -154,6 +154,45 @@ def rows_in_a_list(weight: Tensor) -> object:
     return [weight.detach()[:2]]
 
 
+class Box:
+    """An object of one's own."""
+
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
+
+
+def data_in_an_object(weight: Tensor) -> object:
+    return Box(weight.data)
+
+
+def data_in_lists(weight: Tensor) -> object:
+    return {"a": [[weight.detach()]]}
+
+
+def data_in_a_function(weight: Tensor) -> object:
+    held = weight.detach()
+    return lambda: held
+
+
+def data_read_in_forward(weight: Tensor) -> object:
+    held = [weight]
+    return lambda: held[0].data
+
+
+ALIASES = [data_of_a_weight, rows_in_a_list, data_in_an_object, data_in_lists, data_in_a_function]
+
+
+def found_in(held: object) -> Tensor:
+    while not isinstance(held, Tensor):
+        if isinstance(held, Box):
+            held = held.held
+        elif isinstance(held, dict):
+            held = held["a"]
+        else:
+            held = held() if callable(held) else held[0]  # type: ignore[index]
+    return held
+
+
 class Beside(nn.Module):
     """Reads a tensor that it has in the memory of a weight, or of a buffer that stays."""
 
@@ -166,18 +205,28 @@ class Beside(nn.Module):
         self.held = make(self.out.weight if name == "out.weight" else self.table)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        held = self.held[0] if isinstance(self.held, list) else self.held
-        assert isinstance(held, Tensor)
-        return functional.mse_loss(self.out(x), y) * held.sum()
+        return functional.mse_loss(self.out(x), y) * found_in(self.held).sum()
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("make", [data_of_a_weight, rows_in_a_list])
+@pytest.mark.parametrize("make", ALIASES)
 def test_a_tensor_in_the_memory_of_a_weight_is_refused(make: Callable[[Tensor], object], device: str) -> None:
     with torch.device(device):
         model = Beside(make, "out.weight")
     with pytest.raises(UncapturableError, match=r"made of out.weight before the first step"):
         tracer.capture(model, batch=BATCH)
+
+
+def test_data_of_a_held_weight_that_forward_reads_has_no_gradient() -> None:
+    torch.manual_seed(0)
+    model = Beside(data_read_in_forward, "out.weight")
+    batch = {name: torch.randn(shape) for name, shape in BATCH.items()}
+    traced = tracer.trace(model, batch).module
+    (loss,), told = traced(*batch.values()), model(**batch)
+    assert torch.allclose(loss, told)
+    found, expected = (dict(zip(*gradients(*one), strict=True)) for one in ((traced, loss), (model, told)))
+    for name in expected:
+        assert torch.allclose(found[name], expected[name], atol=1e-6), name
 
 
 @pytest.mark.parametrize("make", [data_of_a_weight, rows_in_a_list])

@@ -45,7 +45,7 @@ def _of_functions(model: nn.Module) -> Iterator[tuple[int, FunctionType]]:
         function = waiting.pop()
         if isinstance(function, FunctionType) and id(function) not in seen:
             seen.add(id(function))
-            waiting += _holds(function)
+            waiting += closure_values(function)
             if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
                 yield id(function), function
 
@@ -62,7 +62,8 @@ def _held(value: object) -> list[object]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _holds(function: FunctionType) -> list[object]:
+def closure_values(function: FunctionType) -> list[object]:
+    """What a function holds of where it was made, and its defaults."""
     cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
     return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
