@@ -99,23 +99,22 @@ def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bo
         if all(_cuts_values(borders, axis, count) for axis, count in axes)
         for replica in _replicas(problem, costs, axes)
     ]
-    make = partial(_of, borders, costs, scarce, {})
-    if problem.until is not None:
-        asked = _fastest_first(asked, largest=whole_batch(problem))
-    made = from_both_ends(asked, make, apart=problem.cluster.size >= MANY_DEVICES, over=lambda: problem.spent)
+    apart, hurried = problem.cluster.size >= MANY_DEVICES, problem.until is not None
+    if hurried and whole_batch(problem):  # what baselines know is of most devices, along rows
+        asked.sort(key=lambda one: (-devices_of(one.axes), one.axes[0][0] != "rows"))
+    if hurried and not (scarce or apart):
+        asked = _fastest_first(asked)
+    made = from_both_ends(asked, partial(_of, borders, costs, scarce, {}), apart=apart, over=lambda: problem.spent)
     found = [shared for each in made for shared in each]
     keep(problem, found)
     return tuple(dict.fromkeys(layout for shared in found for layout in shared.layouts))
 
 
-def _fastest_first(asked: Sequence[Asked], *, largest: bool) -> list[Asked]:
-    """Of each what is fastest, then the others: seconds may end it any time. largest: those of most devices first."""
-    ordered = (
-        sorted(asked, key=lambda one: (-devices_of(one.axes), one.axes[0][0] != "rows")) if largest else list(asked)
-    )
-    alone = [one for one in ordered if len(one.axes) == 1]  # along two axes all are made of one along the outer
-    first = [one._replace(part=FASTEST) if one in alone else one for one in ordered]
-    return [*first, *(one._replace(part=OTHERS) for one in alone)]
+def _fastest_first(asked: Sequence[Asked]) -> list[Asked]:
+    """Of each what is fastest, then the others: seconds may end it any time. Along two axes all are made of one along
+    the outer."""
+    first = [one._replace(part=FASTEST) if len(one.axes) == 1 else one for one in asked]
+    return [*first, *(one._replace(part=OTHERS) for one in asked if len(one.axes) == 1)]
 
 
 def _of(
