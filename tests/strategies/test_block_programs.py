@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from placer.api import problem
 from placer.cluster.cluster import Cluster
 from placer.costs.compute.host_issue import HostSeconds
 from placer.costs.costs import Costs
 from placer.graph import BlockClass
 from placer.plans.plan import Split
 from placer.plans.settings import RunSettings
-from placer.strategies.intra_op.block_ilp import Border, best_split
+from placer.search.problem import Problem
+from placer.strategies.intra_op import best_layout
+from placer.strategies.intra_op.block_ilp import BestSplit, Border, OpenSplit, best_of, best_split, relaxed_of
+from placer.strategies.intra_op.layouts import layouts
 from placer.strategies.intra_op.split_costs import SplitCosts, SplitReplica
 from placer.tracer import capture
 from split_blocks import seconds_of
@@ -93,3 +100,48 @@ def test_a_class_without_ops_has_a_split() -> None:
 def mean_of(output: object, _: dict[str, torch.Tensor]) -> torch.Tensor:
     assert isinstance(output, torch.Tensor)
     return output.mean()
+
+
+class Residual(nn.Module):
+    """Blocks that the host takes about as long to issue as devices take for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(192, 192, 3, padding=1), nn.BatchNorm2d(192), nn.ReLU(), nn.Conv2d(192, 192, 1))
+            for _ in range(4)
+        )
+        self.out = nn.Linear(192, 10)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return nn.functional.cross_entropy(self.out(x.mean((2, 3))), y)
+
+
+@pytest.fixture(scope="module")
+def residual() -> Problem:
+    return problem(Residual(), "a100-80gb-sxm4x8", batch="x=64x192x17x17,y=64:int64")
+
+
+def test_splits_that_are_not_looked_for_are_in_no_better_layout(
+    residual: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_open = list[OpenSplit]()
+
+    def noted(*given: Any) -> BestSplit | OpenSplit | None:
+        found = relaxed_of(*given)
+        left_open.extend([found] if isinstance(found, OpenSplit) else [])
+        return found
+
+    monkeypatch.setattr(best_layout, "relaxed_of", noted)
+    found = layouts(replace(residual, known_layouts={}), residual.costs)
+    assert len(left_open) > 20
+    monkeypatch.setattr(best_layout, "relaxed_of", best_of)
+    assert layouts(replace(residual, known_layouts={}), residual.costs) == found
+
+
+def test_seconds_that_do_not_end_leave_no_layout_out(residual: Problem) -> None:
+    found = layouts(residual, residual.costs)
+    hurried = replace(residual, until=time.perf_counter() + 3600, known_layouts={})
+    assert sorted(layouts(hurried, residual.costs), key=repr) == sorted(found, key=repr)
