@@ -6,7 +6,8 @@ of which it knows the memory, and neither that it learns nor its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -61,7 +62,7 @@ class OwnTensors:
 
 
 class _Noting(TorchFunctionMode):
-    def __init__(self, known: set[int], memories: Collection[int], found: set[int]) -> None:
+    def __init__(self, known: set[int], memories: Set[int], found: set[int]) -> None:
         super().__init__()
         self._known, self._memories, self._found = known, memories, found
 
@@ -70,9 +71,8 @@ class _Noting(TorchFunctionMode):
     ) -> Any:
         for one in _pytree.tree_leaves((args, kwargs or {})):
             if type(one) in (torch.Tensor, nn.Parameter) and id(one) not in self._known:
-                memory = memory_of(one)
-                if memory in self._memories:
-                    self._found.add(memory)
+                with contextlib.suppress(NotImplementedError):  # what torch.func maps has no memory of its own
+                    self._found.update({memory_of(one)} & self._memories)
         return func(*args, **(kwargs or {}))
 
 
