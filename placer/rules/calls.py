@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -66,7 +67,7 @@ class Work:
         return sum(product.flops for product in self.backward) + self.other_backward_flops
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Call:
     """An operator as a rule sees it. `target` is like `aten::linear`, without the overload."""
 
@@ -88,7 +89,7 @@ class Call:
             return ""
         return self.name if self.name.endswith("__") else self.name.rstrip("_")
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Value, ...]:
         """The tensor arguments in order of appearance, nested lists flattened, keywords last."""
         return tuple(_tensors((*self.arguments, *(value for _, value in self.keywords))))

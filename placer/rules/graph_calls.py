@@ -24,22 +24,34 @@ MOST_POWER = 2
 
 def call_of(block_class: BlockClass, op: Op, rows: int) -> Call:
     """The call of an op of a block class for a batch of `rows` rows."""
-    values = [_value(block_class, reference, rows) for reference in op.inputs]
-    arguments, keywords = _parsed(_text(op))
-    namespace, name = op.target.split(".")[:2]
+    values = tuple([_value(block_class, reference, rows) for reference in op.inputs])
+    return _call(op.target, _text(op), values, tuple([_result(out, rows) for out in op.outputs]), rows)
+
+
+# Searches ask for the calls of each class under every layout, and few of a model's ops are unlike.
+@lru_cache(maxsize=65536)
+def _call(target: str, text: str, values: tuple[Value, ...], outputs: tuple[Value, ...], rows: int) -> Call:
+    arguments, keywords = _parsed(text)
+    namespace, name = target.split(".")[:2]
     return Call(
         target=f"{namespace}::{name}",
         arguments=tuple(_argument(one, values, rows) for one in arguments),
         keywords=tuple((key, _argument(one, values, rows)) for key, one in keywords),
-        outputs=tuple(_result(out, rows) for out in op.outputs),
+        outputs=outputs,
     )
 
 
 def tensor_arguments(op: Op) -> tuple[str, ...]:
     """The reference of each tensor argument, in the order of a choice's states (`cat([t0, t0])` has one twice)."""
-    trees = (tree for part in _parsed(_text(op)) for tree in part)
+    return tuple([op.inputs[number] for number in _read_in_order(_text(op))])
+
+
+@lru_cache(maxsize=65536)
+def _read_in_order(text: str) -> tuple[int, ...]:
+    """The numbers of the tensors among arguments, as they are read."""
+    trees = (tree for part in _parsed(text) for tree in part)
     names = (node.id for tree in trees for node in _in_order(tree[1] if isinstance(tree, tuple) else tree))
-    return tuple(op.inputs[int(name[1:])] for name in names if _is_tensor(name))
+    return tuple(int(name[1:]) for name in names if _is_tensor(name))
 
 
 def writes_state(block_class: BlockClass, op: Op) -> bool:

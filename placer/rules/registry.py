@@ -211,6 +211,9 @@ _KEEPS_OWN = {
     reductions.scan,
 }
 
+# What was registered or forgotten, in order.
+_CHANGES: list[str] = []
+
 # max, min and the like with a second tensor are elementwise.
 _TWO_SIDED = frozenset({"max", "min"})
 
@@ -219,13 +222,20 @@ def register(target: str, rule: Rule | None, *, kind: OpKind = "opaque") -> None
     """Give the operator `namespace::name` a rule; None says that it has no FLOPs. Raises UsageError if it has one."""
     if target in RULES or target in KINDS:
         raise UsageError(f"{target} already has a rule; call unregister({target!r}) first to replace it")
+    _CHANGES.append(target)
     KINDS[target] = kind
     if rule is not None:
         RULES[target] = rule
 
 
+def registrations() -> int:
+    """How often rules were registered or forgotten, for what is kept of their results."""
+    return len(_CHANGES)
+
+
 def unregister(target: str) -> None:
     """Forget what `register` was told about `target`."""
+    _CHANGES.append(target)
     KINDS.pop(target, None)
     RULES.pop(target, None)
 
@@ -305,10 +315,12 @@ def register_split(target: str, rule: SplitRule) -> None:
         raise UsageError(f"{target} is no operator: write namespace::name")
     if target in SPLITS:
         raise UsageError(f"{target} already has a split rule; call unregister_split({target!r}) first to replace it")
+    _CHANGES.append(target)
     SPLITS[target] = rule
 
 
 def unregister_split(target: str) -> None:
     """Forget what `register_split` was told about `target`."""
     if "::" in target:
+        _CHANGES.append(target)
         SPLITS.pop(target, None)

@@ -16,8 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import combinations
 from math import ceil, prod
+from typing import Any
 
 from placer.errors import UsageError
 from placer.graph import ITEM_BYTES, Affine, BlockClass, Op, Parameter, Product, Tensor, affine_sum
@@ -26,7 +28,7 @@ from placer.rules.calls import Call, MatrixProduct, Value, Work
 from placer.rules.cut_sizes import window_rows
 from placer.rules.graph_calls import call_of, tensor_arguments
 from placer.rules.layouts import SAME, Choice, Cut, Inner, State, conversion, inner_bytes, piece
-from placer.rules.registry import rule_for
+from placer.rules.registry import registrations, rule_for
 from placer.rules.splits.localise import local_forms
 from placer.rules.two_axis_layouts import (
     INNER,
@@ -47,6 +49,8 @@ from placer.spmd.parameter_layouts import held_value
 # Row counts at which a local call is looked at; sizes are affine in rows.
 FEW, MORE = 4, 5
 NOTHING = "-"
+# Of ops that are alike: what tells them apart, left out.
+NAMELESS: dict[str, Any] = {"name": "", "module": "", "source": "", "inputs": ()}
 # Where a call of attention says that it is causal.
 FLAG = re.compile(r"(t0, t1, t2, (?:None|t\d+), [\d.e-]+, |\bis_causal=)True")
 # Rows at loaded experts are counted in so many: 16 bytes of bfloat16, as products like them.
@@ -64,7 +68,11 @@ class SampledCall:
     @staticmethod
     def of(block_class: BlockClass, op: Op, choice: Choice, degree: int, rows: int, load: float = 1.0) -> SampledCall:
         """The op of a class as its choice says; at experts `load` times their even share of the rows."""
-        whole = call_of(block_class, op, rows)
+        return SampledCall.of_call(call_of(block_class, op, rows), choice, degree, rows, load)
+
+    @staticmethod
+    def of_call(whole: Call, choice: Choice, degree: int, rows: int, load: float) -> SampledCall:
+        """The call of so many rows as a choice says."""
         local = local_forms(whole, choice, degree, middle(degree, choice.fast)).call
         for _, one in strands(choice) if load != 1.0 else ():
             local = loaded(local, one, load)
@@ -92,7 +100,19 @@ def local_op(
     """
     if all(one.name == "whole" for _, one in strands(choice)):
         return op
-    few, more = (SampledCall.of(block_class, op, choice, degree, rows, load) for rows in (FEW, MORE))
+    calls = call_of(block_class, op, FEW), call_of(block_class, op, MORE)
+    made = _unnamed(replace(op, **NAMELESS), calls, choice, degree, load, balanced, registrations())
+    return replace(made, name=op.name, module=op.module, source=op.source, inputs=op.inputs)
+
+
+@lru_cache(maxsize=16384)
+def _unnamed(
+    op: Op, calls: tuple[Call, Call], choice: Choice, degree: int, load: float, balanced: bool, _registrations: int
+) -> Op:
+    """What `local_op` says of all ops of such sizes, by the rules that are registered."""
+    few, more = (
+        SampledCall.of_call(call, choice, degree, rows, load) for call, rows in zip(calls, (FEW, MORE), strict=True)
+    )
     read, written = _share(few.local.tensors, few.whole.tensors), _share(few.local.outputs, few.whole.outputs)
     both = _share((*few.local.tensors, *few.local.outputs), (*few.whole.tensors, *few.whole.outputs))
     saved, least, most = _saved_share(op, few, both), few.work, more.work

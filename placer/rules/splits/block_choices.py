@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from placer.graph import BlockClass, Op
 from placer.rules.calls import MARKED_ROWS, Call
@@ -15,7 +16,7 @@ from placer.rules.cut_sizes import legal
 from placer.rules.graph_calls import call_of, tensor_arguments, writes_state
 from placer.rules.layouts import SAME, Choice, Cut, Lay, is_own
 from placer.rules.patterns import whole
-from placer.rules.registry import SPLITS, SplitRule, own_choices, split_choices
+from placer.rules.registry import SPLITS, SplitRule, own_choices, registrations, split_choices
 from placer.rules.splits.fused_dims import divided, in_blocks, in_parts, merged
 from placer.rules.splits.own_orders import ARANGE, Orders
 
@@ -26,7 +27,13 @@ def op_choices(block_class: BlockClass, op: Op) -> tuple[Choice, ...]:
     Of an op whose arguments were not kept nothing is known: it is computed whole.
     """
     call = call_of(block_class, op, MARKED_ROWS)
-    return split_choices(call) if op.arguments or not op.inputs else (whole(call),)
+    return _choices(call, op.arguments, registrations()) if op.arguments or not op.inputs else (whole(call),)
+
+
+# Few of a model's ops are unlike. What is written tells numbers apart that are equal, as 1 and True.
+@lru_cache(maxsize=16384)
+def _choices(call: Call, _written: str, _registrations: int) -> tuple[Choice, ...]:
+    return split_choices(call)
 
 
 def block_choices(block_class: BlockClass) -> tuple[tuple[Choice, ...], ...]:
