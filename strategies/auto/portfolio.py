@@ -39,6 +39,7 @@ from placer.strategies.auto.shares import (
     LISTS,
     MOVES,
     TIGHT,
+    WHOLE_LISTS,
     WHOLE_MOVES,
     hurried,
     part,
@@ -143,7 +144,8 @@ def _each(problem: Problem, names: Sequence[str], before: Sequence[Tried] = ()) 
         strategy(name)  # imports take seconds too, which are nobody's share
         wanted = name not in INSTEAD or "stages" not in names or not _proven(problem, runs)
         if wanted and not hurried(problem, name):
-            runs.append(tried(name, part(replace(problem, budget=left, known_plans=plans_of(runs)), name)))
+            own = WHOLE_LISTS if name == LISTS and whole_batch(problem) else name  # with layouts, which take long
+            runs.append(tried(name, part(replace(problem, budget=left, known_plans=plans_of(runs)), own)))
             yield runs[-1]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from placer.search.problem import Problem
 
 MOVES, FIRST_MOVES, WHOLE_MOVES = "local", "local first", "local whole"
-LISTS, CUTS = "lists", "min_cut"
+LISTS, WHOLE_LISTS, CUTS = "lists", "lists whole", "min_cut"
 BASELINES = ("single", "data", "sharded", "even", LISTS, "megatron")
 # What is asked within a budget, and only where the exact search proves nothing of the best plan.
 INSTEAD = (LISTS, CUTS, MOVES)
@@ -19,6 +19,7 @@ SHARES = {
     FIRST_MOVES: 1 / 4,
     WHOLE_MOVES: 1 / 2,
     LISTS: 1 / 6,
+    WHOLE_LISTS: 1 / 2,
     "megatron": 1 / 4,
     CUTS: 1 / 5,
     "stages": 1 / 2,

@@ -100,8 +100,8 @@ def _made(problem: Problem, costs: Costs, counts: tuple[int, ...], *, scarce: bo
         for replica in _replicas(problem, costs, axes)
     ]
     apart, hurried = problem.cluster.size >= MANY_DEVICES, problem.until is not None
-    if hurried and whole_batch(problem):  # what baselines know is of most devices, along rows
-        asked.sort(key=lambda one: (-devices_of(one.axes), one.axes[0][0] != "rows"))
+    if hurried and whole_batch(problem):  # what baselines know is along rows
+        asked.sort(key=lambda one: (one.axes[0][0] != "rows", -devices_of(one.axes)))
     if hurried and not (scarce or apart):
         asked = _fastest_first(asked)
     made = from_both_ends(asked, partial(_of, borders, costs, scarce, {}), apart=apart, over=lambda: problem.spent)

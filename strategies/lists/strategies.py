@@ -1,23 +1,24 @@
 """`heft`, `etf`, `sct`, `critical_path`, `greedy` and `metis` as strategies: a model's blocks over all positions.
 `lists` is all of them at once.
 
-Every device is a position (with pinned replicas or layouts, every group of devices), at most `MOST_POSITIONS` of them;
-microbatches are powers of two. Blocks are placed once for each such outline, for one microbatch, within memory, and the
-plans of these placements are judged by the estimate. What a list scheduler leaves empty stays unused; device classes
-and nodes are asked for alone too (`space/parts`).
+Every device is a position, at most `MOST_POSITIONS` of them (with pinned replicas or layouts every group of devices; of
+a batch that stays whole groups that have rows of their own beside it); microbatches are powers of two. Blocks are
+placed once for each such outline, for one microbatch, within memory, and the plans of these placements are judged by
+the estimate. What a list scheduler leaves empty stays unused; device classes and nodes are asked for alone too
+(`space/parts`).
 """
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 
 from placer.errors import Infeasible
 from placer.plans.plan import Layout
 from placer.search.problem import Problem, Solution
-from placer.strategies.intra_op.layouts import pinned_layouts
+from placer.strategies.intra_op.likely_layouts import likely_layouts
 from placer.strategies.lists.from_blocks import block_tasks
 from placer.strategies.lists.methods import METHODS, Method
 from placer.strategies.space.best_placed import best_placed
@@ -58,9 +59,14 @@ def _placements(method: Method, placing: Placing, kept: int) -> Sequence[Placeme
     return found if isinstance(found, Infeasible) else (found,)
 
 
-def _outlines(problem: Problem) -> list[tuple[Outline, Layout | None]]:
+def _outlines(problem: Problem) -> Iterator[tuple[Outline, Layout | None]]:
+    """Under each layout those of most positions."""
+    for layouts in likely_layouts(problem):
+        yield from _most_positions(problem, layouts)
+
+
+def _most_positions(problem: Problem, layouts: Sequence[Layout | None]) -> list[tuple[Outline, Layout | None]]:
     """Those of most positions, each with as few replicas as pins allow."""
-    layouts = pinned_layouts(problem)
     for positions in range(MOST_POSITIONS, 0, -1):
         found = likely_outlines(problem, layouts, "1f1b", range(positions, positions + 1))
         fewest = min((outline.replicas for outline, _ in found), default=0)

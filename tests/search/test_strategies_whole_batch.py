@@ -19,6 +19,7 @@ from placer.plans.settings import RunSettings
 from placer.search.asked import parse_pins
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
+from placer.strategies.intra_op.likely_layouts import likely_layouts
 from problems import cluster, device, nodes
 
 ROWS, WIDTH = 64, 64
@@ -139,3 +140,19 @@ def test_the_plan_says_that_the_batch_is_not_divided_and_which_line_is_the_reaso
     text = " ".join(str(solve(given(4.0))).split())
     assert "the batch is not divided, neither over replicas nor in microbatches" in text
     assert "test_strategies_whole_batch.py:" in text
+
+
+def test_list_schedulers_place_branches_on_groups_whose_devices_have_rows_of_their_own() -> None:
+    machines = nodes(device(rate=1e9), per_node=2, count=2)
+    plan = solve_with(given(4.0, on=machines), "heft").plan
+    assert [layout.axes for layout in plan.layouts] == [(("rows", 2),)]
+    assert {stage.devices for stage in plan.stages} == {(0, 1), (2, 3)} and plan.schedule == "branched"
+    alone = solve_with(given(4.0, "rows=1", on=machines), "heft").plan
+    assert not alone.layouts and step_seconds(plan) < 0.7 * step_seconds(alone)
+
+
+def test_list_schedulers_ask_for_no_rows_where_a_batch_may_be_divided_or_a_pin_forbids_them() -> None:
+    divisible = tracer.capture(tracer.resolve(Rowwise()), batch={"x": torch.zeros(ROWS, WIDTH)})
+    for problem in (replace(given(4.0), graph=divisible), given(4.0, "rows=1"), given(4.0, "tensor=2")):
+        found = [layout for each in likely_layouts(problem) for layout in each if layout is not None]
+        assert all(axis != "rows" for layout in found for axis, _ in layout.axes)
