@@ -29,6 +29,8 @@ POLISH = 60
 # Turns without a faster plan after which a population rests where no budget is given.
 STALE = 25
 MOST_MOVES = 3
+# Moves more of a child that is known: a population that is nearly one plan has hardly another within few.
+MOST_MORE = 6
 
 
 def evolved(walk: Walk, island: Island, *, first: bool) -> Island:
@@ -88,7 +90,10 @@ def _child(walk: Walk, people: Sequence[Seen]) -> Seen | None:
     plan = _parent(walk, people).plan
     if rng.random() < CROSSED:
         plan = crossed(around, plan, _parent(walk, people).plan, rng) or plan
-    for _ in range(rng.randint(1, MOST_MOVES)):
+    few = rng.randint(1, MOST_MOVES)
+    for number in range(few + MOST_MORE):
+        if number >= few and not walk.knows(plan):
+            break
         plan = moved(around, plan, drawn(kinds(around, plan), rng, {}), rng) or plan
     return walk.lightened(walk.tried(plan))
 

@@ -138,6 +138,10 @@ class Walk:
         self.evaluations += 1
         return self._new(key, plan)
 
+    def knows(self, plan: Plan) -> bool:
+        """Whether the plan was seen, or is of an unsound shape that was."""
+        return self._key(plan) in self._known
+
     def _nothing_new(self, seen: Seen | None) -> Seen | None:
         """What a move led to that was known, or nothing."""
         self._barren += 1
