@@ -65,8 +65,9 @@ def test_a_constant_that_is_no_number_is_the_same_for_any_rows() -> None:
 def test_a_constant_is_the_same_bit_by_bit() -> None:
     nan = float("nan")
     alike = (torch.tensor([0.0, nan]), torch.tensor([0.0, nan]))
+    alone = (torch.tensor(nan).expand(1, 1), torch.tensor([[nan, 1.0]])[:, ::2])  # of a stride that is not 1
     unlike = [(torch.tensor(0.0), torch.tensor(-0.0)), (torch.tensor(complex(nan, 1)), torch.tensor(complex(nan, 2)))]
-    assert same_constant(*alike)
+    assert same_constant(*alike) and same_constant(*alone)
     assert not any(same_constant(*pair) for pair in unlike)
 
 

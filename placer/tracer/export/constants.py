@@ -18,8 +18,12 @@ def same_constant(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two constants are the same, bit by bit: what is no number is itself, and 0 is not -0."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    bits, others = (each.detach().reshape(-1).contiguous().view(torch.uint8) for each in (one, other))
-    return bool(torch.equal(bits, others))
+    return bool(torch.equal(_bits(one), _bits(other)))
+
+
+def _bits(constant: torch.Tensor) -> torch.Tensor:
+    """Copied: one number alone counts as contiguous whatever its stride is, and such a one is not read as bytes."""
+    return constant.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def alike_along(one: torch.Tensor, other: torch.Tensor) -> int | None:

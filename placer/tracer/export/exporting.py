@@ -31,6 +31,7 @@ from placer.tracer.export.state.kept_values import Kept, untouched
 from placer.tracer.export.state.module_state import state_written
 from placer.tracer.export.state.own_tensors import OwnTensors
 from placer.tracer.export.torchs_own import bounded_sizes, names_in_code  # noqa: F401 - they tell torch what it lacks
+from placer.tracer.export.torchs_own.failed_calls import failed_calls_left
 from placer.tracer.export.torchs_own.failures import (
     RaisedError,
     ValueDependentError,
@@ -219,7 +220,8 @@ def _looked_into(
 
 
 def _by_torch(wrapper: Training, batch: dict[str, torch.Tensor]) -> nn.Module:
-    made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
+    with failed_calls_left():
+        made: nn.Module = torch.export.export(wrapper, (), batch, strict=False).module(check_guards=False)
     return made
 
 
