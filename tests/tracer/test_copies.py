@@ -88,3 +88,29 @@ class Gated(nn.Module):
 def test_a_scripted_function_that_a_module_keeps_is_that_of_the_copy() -> None:
     model, x = Gated(), torch.randn(4, 6)
     assert torch.equal(tracer.trace(copied(model), tracer.capture(model, batch={"x": (4, 6)})).module(x)[0], model(x))
+
+
+class Irrep(tuple[int, int]):
+    """As e3nn's: a pair that has no length."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class Turning(nn.Module):
+    """Holds such pairs by themselves, in a tuple and in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.irrep = nn.Linear(6, 6), Irrep((1, -1))
+        self.irreps, self.more = (Irrep((0, 1)), self.irrep), [self.irrep]
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, parity = self.irrep
+        made: Tensor = parity * self.one(x)
+        return made.pow(2).mean()
+
+
+def test_tuples_of_a_class_that_has_no_length_are_gone_through() -> None:
+    model, x = Turning(), torch.randn(4, 6)
+    assert torch.equal(tracer.trace(copied(model), tracer.capture(model, batch={"x": (4, 6)})).module(x)[0], model(x))

@@ -23,6 +23,7 @@ from placer.io.one_device import as_on_one_device
 from placer.io.refusals import short
 from placer.io.usercode import UNLOADED, blamed, named, said
 from placer.plans.plan import ModelRef
+from placer.tracer.inputs.build_caches import forgotten
 from placer.tracer.inputs.hub import hub_config, is_hub_name
 from placer.tracer.inputs.seeding import drawing_alike
 
@@ -273,12 +274,22 @@ def _built(make: Callable[[], nn.Module], device: str | torch.device, seed: int)
 
     What a lack of values leads to says nothing of it where the model catches it, so whatever was raised is tried there.
     """
-    try:
+    if torch.device(device).type != "meta":
+        return _with_values(_made_on(make, device, seed))
+    with contextlib.suppress(UsageError), forgotten():
         return _made_on(make, device, seed)
-    except UsageError:
-        if torch.device(device).type != "meta":
-            raise
-    return _made_on(make, "cpu", seed)
+    return _with_values(_made_on(make, "cpu", seed))
+
+
+def _with_values(model: nn.Module) -> nn.Module:
+    """Raises UsageError for buffers without values beside weights with some."""
+    without = next((name for name, one in model.named_buffers() if one.is_meta), None)
+    if without is not None and not all(one.is_meta for one in model.parameters()):
+        raise UsageError(
+            f"the buffer {without} has no values as the model is built: a dict or a global keeps it of an earlier "
+            "build, which was on the meta device; make it anew for each model, or by functools.lru_cache"
+        )
+    return model
 
 
 def _made_on(make: Callable[[], nn.Module], device: str | torch.device, seed: int) -> nn.Module:

@@ -59,7 +59,7 @@ def _scripts(model: nn.Module) -> dict[int, object]:
 def _held(value: object) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    return list(iter(value)) if isinstance(value, (list, tuple)) else [value]
 
 
 def closure_values(function: FunctionType) -> list[object]:

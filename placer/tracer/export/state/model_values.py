@@ -168,7 +168,7 @@ def _inside(name: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items()))
     elif isinstance(value, _CONTAINERS):
-        yield from ((f"{name}[{place}]", one) for place, one in enumerate(list(value)))
+        yield from ((f"{name}[{place}]", one) for place, one in enumerate(list(iter(value))))
     elif isinstance(value, MethodType):
         yield f"{name} of", value.__self__
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -101,7 +102,9 @@ def _inside(value: object) -> Iterable[object]:
     if isinstance(value, FunctionType):
         return closure_values(value)
     if isinstance(value, dict | list | tuple):
-        return () if len(value) > _MOST else value.values() if isinstance(value, dict) else value
+        # Not by its length: a tuple of a class of its own may refuse that (e3nn's Irrep).
+        inside = list(islice(value.values() if isinstance(value, dict) else iter(value), _MOST + 1))
+        return () if len(inside) > _MOST else inside
     return getattr(value, "__dict__", {}).values()
 
 
