@@ -55,8 +55,9 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
     if "fake tensor in the exported program" in str(error):
         return UncapturableError(
             f"{name} cannot be captured: forward reads a tensor that an earlier step has kept in a list, an object, a "
-            "class, a closure or a file, and an export knows one step alone; keep it in a buffer (register_buffer) "
-            "that every step writes"
+            "class, a closure, a file or functools.lru_cache, and an export knows one step alone; make what is the "
+            "same in every step anew in each, or once in __init__, as a buffer (register_buffer), and keep what is "
+            "not in a buffer that every step writes"
         )
     if "found at least two devices" in str(error):
         return MixedDevicesError(
