@@ -116,6 +116,15 @@ def test_a_loss_that_gives_no_number_says_what_it_gave(placer: Command, loss: st
     assert "torch.where" not in ended.error
 
 
+@pytest.mark.parametrize("loss", ["torch.nn.functional:cross_entropy", "torch.nn:CrossEntropyLoss"])
+def test_a_loss_of_torchs_own_is_told_how_it_is_called(placer: Command, loss: str) -> None:
+    name = loss.split(":")[1]
+    ended = placer("plan", "bad_models:dense", "--cluster", "small.yaml", "--batch", "x=8x64,y=8:int64", "--loss", loss)
+    assert ended.code == 2
+    assert f"{name} is called as {name}(output, batch)" in ended.error
+    assert "def loss(output, batch)" in ended.error
+
+
 def test_a_model_without_parameters_is_refused(placer: Command) -> None:
     ended = placer("plan", "bad_models:empty", "--cluster", "small.yaml", "--batch", "x=8x64")
     assert ended.code == 2

@@ -35,6 +35,7 @@ from placer.tracer.export.torchs_own.failed_calls import failed_calls_left
 from placer.tracer.export.torchs_own.failures import (
     RaisedError,
     ValueDependentError,
+    called_as,
     capture_error,
     depends_on_values,
     reads_numbers,
@@ -133,7 +134,8 @@ def _arguments(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, to
 def _number(loss: object, loss_fn: LossFunction) -> torch.Tensor:
     name = getattr(loss_fn, "__qualname__", type(loss_fn).__name__)
     if not isinstance(loss, torch.Tensor):
-        raise UsageError(f"the loss {name} gave a {type(loss).__name__}; it must return a tensor of one number")
+        made = called_as(loss_fn) if isinstance(loss_fn, type) else ""
+        raise UsageError(f"the loss {name} gave a {type(loss).__name__}; it must return a tensor of one number{made}")
     if loss.numel() != 1:
         raise UsageError(
             f"the loss {name} gave a tensor of shape {tuple(loss.shape)}; it must return one number: "
@@ -325,7 +327,7 @@ def _with_default_device(
     """A model that makes tensors without naming a device mixes devices on meta: there they are made on meta."""
     devices = {tensor.device for tensor in batch.values()}
     if devices != {torch.device("meta")}:
-        raise capture_error(wrapper.model, batch, error) from error
+        raise capture_error(wrapper.model, batch, error, wrapper.loss_fn) from error
     meta = torch.device("meta")
     try:
         return _sized(wrapper, batch, training, _exported(wrapper, batch, meta, training), meta)
@@ -335,7 +337,7 @@ def _with_default_device(
         found = _selecting(wrapper, batch, training, meta) if depends_on_values(other) else None
         found = found or (_selecting(wrapper, batch, training, meta, numbers=True) if reads_numbers(other) else None)
         if found is None:
-            raise capture_error(wrapper.model, batch, error) from error
+            raise capture_error(wrapper.model, batch, error, wrapper.loss_fn) from error
         return found
 
 

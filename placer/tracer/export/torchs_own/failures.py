@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -41,9 +41,11 @@ class ValueDependentError(UncapturableError):
     """The export would have needed the value of a tensor."""
 
 
-def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Exception) -> CaptureError:
+def capture_error(
+    model: nn.Module, batch: Mapping[str, torch.Tensor], error: Exception, loss_fn: Callable[..., object] | None = None
+) -> CaptureError:
     """The error a person sees: where in the model, what was said, what to do."""
-    where = source_line(error) or "the line is not known"
+    where = source_line(error) or f"a line of torch's own{called_as(loss_fn)}"
     name = type(model).__name__
     if depends_on_values(error):
         return ValueDependentError(
@@ -73,6 +75,17 @@ def capture_error(model: nn.Module, batch: Mapping[str, torch.Tensor], error: Ex
     return RaisedError(
         f"{name} or its loss raised {said(error)} at {where}, when it was run on {given}; correct that line, or the "
         "names, sizes and types of the batch (NAME=ROWSxSIZE:TYPE with --batch; placer varies the rows)"
+    )
+
+
+def called_as(loss_fn: Callable[..., object] | None) -> str:
+    """How a loss is called, said of one that is not written for it (torch's own, a class)."""
+    if loss_fn is None:
+        return ""
+    name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    return (
+        f" (the loss {name} is called as {name}(output, batch), and batch has the tensors by their names: what takes "
+        "a target goes into a function of your own, def loss(output, batch): return ...)"
     )
 
 
