@@ -38,6 +38,7 @@ from placer.tracer.export.unseen import UnseenError, require_plain_gradients
 from placer.tracer.functional import functional
 from placer.tracer.functional.buffers import row_updates
 from placer.tracer.functional.dropout_apart import dropout_apart
+from placer.tracer.functional.paths_that_drop import mark_paths
 from placer.tracer.graph_builder import assembled
 from placer.tracer.inputs.asked_by_model import in_evaluation, of_checks, of_evaluation, of_places, passed_over
 from placer.tracer.inputs.batch_checks import hints, input_names
@@ -376,6 +377,7 @@ def _plain(wrapper: Training, source: Source, rows: int, own: OwnTensors, found:
     plain = dropout_apart(clean(export(wrapper, given), own), inputs)
     require_even_gaps(plain, found)
     plain = functional(plain, inputs, buffers, evaluated)
+    wrapper.kept_on = mark_paths(plain, evaluated, wrapper.kept_on)
     if source.parted is not None and rows == ROWS[0]:
         source.parted.update(_parted(wrapper, plain, lambda: functional(evaluated(), inputs, buffers, evaluated)))
         source.passed.update(wrapper.passed)

@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_map_only
 
 from placer.runtime.stages.block_code import CutModel, attribute, put
-from placer.runtime.stages.draws import draw
+from placer.runtime.stages.draws import draw, draw_in_training
 from placer.runtime.stages.losses import counted
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.rewrite import Count
@@ -120,7 +120,7 @@ def _drawn(
 ) -> fx.Node | None:
     """The keyed random numbers of the step that `node` draws; None where it draws none."""
     change = cut.rewrites.by_node.get(node)
-    if change is None or change.function is not draw:
+    if change is None or change.function not in (draw, draw_in_training):
         return None
     arguments = fx.map_arg(change.arguments, made.__getitem__)
     return graph.call_function(draw, arguments, {"mode": mode})

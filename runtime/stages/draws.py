@@ -36,6 +36,23 @@ def draw(op: torch._ops.OpOverload, number: int, batched: bool, *given: object, 
     return _reached(made, *(one for one in reached if isinstance(one, torch.Tensor) and one.requires_grad))
 
 
+def draw_in_training(
+    op: torch._ops.OpOverload, number: int, batched: bool, *given: object, mode: PassContext
+) -> torch.Tensor:
+    """The same of numbers that evaluation does not read: there torch's generator stays as it is."""
+    if mode.training:
+        return draw(op, number, batched, *given, mode=mode)
+    named = dict(zip((one for one, _ in _signature(op)[1]), given, strict=True))
+    first = next((one for one in given if isinstance(one, torch.Tensor)), None)
+    device = cast("torch.device | None", named.get("device") if first is None else first.device)
+    return torch.zeros(_shape(named), dtype=_dtype(named), device=device)
+
+
+def joined(op: torch._ops.OpOverload, place: int, *given: object, mode: PassContext) -> torch.Tensor:
+    """What `op` makes of a value, at `place`, and random numbers; in evaluation the value."""
+    return cast(torch.Tensor, plainly(op, given) if mode.training else given[place])
+
+
 def seeded(op: torch._ops.OpOverload, number: int, flag: int | None, *given: object, mode: PassContext) -> object:
     """The same by torch's own generator, seeded for this draw of this step; as it is where nothing keys draws.
 

@@ -5,6 +5,7 @@
     means over labels that count      -> local sum over global count (`losses`)
     batch norm                        -> reads the PassContext: training or evaluation, first run or recompute
     other ops told whether they train -> told by the PassContext (`trained_ops`)
+    paths that drop                   -> pass on what they would drop in evaluation, where nothing is drawn
     x.masked_scatter(mask, numbers)   -> held to numbers of each row's own, where rows are a piece (`filled_in_turn`)
     x[places] = 0                     -> the number in the type that x has here, under autocast too
     writes to buffers                 -> the value that the buffer is to have at the end of the step
@@ -27,12 +28,13 @@ from placer.errors import UsageError
 from placer.rules.calls import MARKED_ROWS
 from placer.rules.rows.piece_values import row_dims
 from placer.runtime.stages import losses
-from placer.runtime.stages.draws import draw, plainly, seeded
+from placer.runtime.stages.draws import draw, draw_in_training, joined, plainly, seeded
 from placer.runtime.stages.dropout import attention, dropout
 from placer.runtime.stages.pass_context import PassContext
 from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.trained_ops import instance_norm, opaque_part, training_flag
 from placer.tracer.export.cleaning import arguments, is_keyed
+from placer.tracer.export.evaluation import IDLE, PASSES_ON
 from placer.tracer.export.opaque import part_draws
 from placer.tracer.functional.out_of_place import out_of_place, short
 
@@ -118,6 +120,8 @@ def rewrites(graph: fx.Graph, pieces: PieceNodes, shapes: Shapes) -> Rewrites:
             by_node.update(_kept(node))
         elif pieces.fills_in_turn(node):
             by_node[node] = Rewrite(function=filled_in_turn, arguments=tuple(arguments(node).values()))
+        elif PASSES_ON in node.meta:
+            by_node[node] = _joined(node)
         elif _puts_number(node):
             by_node[node] = Rewrite(
                 function=put_number, arguments=(cast("Argument", node.target), *arguments(node).values())
@@ -232,7 +236,13 @@ def _keyed(node: fx.Node, op: int, rows: int | None) -> Rewrite:
 
 def _drawn(node: fx.Node, number: int, batched: bool) -> Rewrite:
     op = cast("Argument", node.target)
-    return Rewrite(function=draw, arguments=(op, FIRST_DRAW + number, batched, *arguments(node).values()))
+    function = draw_in_training if IDLE in node.meta else draw
+    return Rewrite(function=function, arguments=(op, FIRST_DRAW + number, batched, *arguments(node).values()))
+
+
+def _joined(node: fx.Node) -> Rewrite:
+    given = (cast("Argument", node.target), cast(int, node.meta[PASSES_ON]), *arguments(node).values())
+    return Rewrite(function=joined, arguments=given)
 
 
 def _seeded(node: fx.Node, number: int) -> Rewrite:

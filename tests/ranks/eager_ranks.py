@@ -201,6 +201,15 @@ def refused_and_verified(plan: Plan) -> tuple[str, VerifyReport]:
         return said, run_case(plan, 2)
 
 
+def undrawn(plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+    """The state of torch's generator before and after an evaluation."""
+    with world():
+        executor = load(plan, capture=capture_of(plan))
+        before = torch.get_rng_state()
+        executor.evaluate(next(batches(plan)))
+        return before, torch.get_rng_state()
+
+
 def on_one_device(plan: Plan) -> Trained:
     """The same steps of the model itself, the whole batch at once."""
     model = prepared_model(plan, None, torch.device("cpu"))

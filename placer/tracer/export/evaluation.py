@@ -1,8 +1,9 @@
 """Whether a graph that was captured in training gives in evaluation what the model does there.
 
 A run evaluates the graph of training: dropout passes its values on, norms take running statistics, ops that are told
-whether they train are told that they do not, buffers are read as they were found. Under that reading the graph is
-compared, from its results down, with one of the same model in evaluation.
+whether they train are told that they do not, buffers are read as they were found, paths that drop pass on what they
+would drop (`functional.paths_that_drop`). Under that reading the graph is compared, from its results down, with one of
+the same model in evaluation.
 
     h * 2 if self.training else h   ->   "in training aten::mul at model.py:7, in evaluation aten::linear at model.py:6"
 """
@@ -24,6 +25,9 @@ _PASSED_ON = frozenset({
     "contiguous",
 })  # fmt: skip
 _NORMS = {"batch_norm": "training", "instance_norm": "use_input_stats"}
+#: In the meta of a node: the place of the argument that it passes on in evaluation; that evaluation does not read it.
+PASSES_ON = "passes_on"
+IDLE = "idle"
 # What has no say in evaluation.
 _IDLE = frozenset({"train", "training", "dropout", "dropout_p", "momentum", "cudnn_enabled", "generator"})
 
@@ -70,7 +74,8 @@ class _Read:
         if node in self._found:
             return self._found[node]
         passes = short_name(node) in _PASSED_ON and not self._kept_on(node)
-        first = node.args[0] if passes else None
+        place = node.meta.get(PASSES_ON, 0 if passes else None)
+        first = None if place is None else node.args[place]
         return first if isinstance(first, fx.Node) else None
 
     def _numbered(self, node: fx.Node) -> int:

@@ -64,7 +64,7 @@ _Runs: TypeAlias = "Callable[[Training, dict[str, torch.Tensor]], nn.Module]"
 
 class Training(nn.Module):
     """What is exported: the model followed by its loss. passed: checks that were taken as passed. products: of
-    the rows that masks select."""
+    the rows that masks select. kept_on: what joins values with random numbers in evaluation too, if known."""
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction | None):
         super().__init__()
@@ -77,6 +77,7 @@ class Training(nn.Module):
         self.products = Products()
         self.readings = Readings()
         self.own: OwnTensors | None = None
+        self.kept_on: frozenset[tuple[str, object, object]] | None = None
 
     def forward(self, **batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The loss alone where there is one, a tensor of no dims, else every output tensor."""
