@@ -209,6 +209,13 @@ def test_no_batch_where_nothing_implies_one_says_so() -> None:
         capture(Perceptron())
 
 
+def test_the_batch_of_a_model_of_timm_is_written_with_its_image() -> None:
+    model = Perceptron()
+    model.pretrained_cfg = {"input_size": (3, 160, 160)}  # type: ignore[assignment]
+    with pytest.raises(UsageError, match=r"--batch x=1x3x160x160"):
+        capture(model)
+
+
 def _require_same_gradient(name: str, ours: torch.Tensor | None, theirs: torch.Tensor | None) -> None:
     """Equal but for rounding: attention with a mask written out adds in another order than `is_causal` on some CPUs."""
     if ours is None or theirs is None:

@@ -24,7 +24,7 @@ def implied_shapes(model: nn.Module, rows: int, sizes: tuple[int, ...]) -> Impli
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", "")
     if config is None or not main:
-        text = "x".join(map(str, (rows, *(sizes or (64,)))))
+        text = "x".join(map(str, (rows, *(sizes or _trained_on(model) or (64,)))))
         raise UsageError(
             f"nothing implies the batch of {type(model).__name__}: it has no configuration; name its inputs, as in "
             f"--batch {example_batch(model, text)} (forward takes {', '.join(input_names(model)) or 'no names'})"
@@ -34,6 +34,12 @@ def implied_shapes(model: nn.Module, rows: int, sizes: tuple[int, ...]) -> Impli
     if main == "input_features":
         return _audio(config, rows, sizes)
     return _text(config, rows, sizes)
+
+
+def _trained_on(model: nn.Module) -> tuple[int, ...]:
+    """The image that a model of timm was trained on, () where none is told."""
+    told = getattr(model, "pretrained_cfg", None)
+    return tuple(told.get("input_size", ())) if isinstance(told, Mapping) else ()
 
 
 def label_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
