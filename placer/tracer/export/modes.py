@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from unittest import mock
@@ -68,6 +69,19 @@ class Literals:
     known: bool = False
 
 
+_UNHEARD = ContextVar("unheard", default=False)
+
+
+@contextlib.contextmanager
+def literals_unheard() -> Iterator[None]:
+    """In the body, which tries a part that is not looked into, nothing is noted: a run has the part make its own."""
+    before = _UNHEARD.set(True)
+    try:
+        yield
+    finally:
+        _UNHEARD.reset(before)
+
+
 @contextlib.contextmanager
 def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
     """In the body what the model makes tensors of is noted: on meta these do not hold it."""
@@ -79,7 +93,7 @@ def literals_noted(literals: Literals, training: bool) -> Iterator[None]:
     def noting(make: Callable[..., object]) -> Callable[..., object]:
         def made(*given: object, **keywords: object) -> object:
             result = make(*given, **keywords)
-            if is_of_users(sys._getframe(1)):
+            if not _UNHEARD.get() and is_of_users(sys._getframe(1)):
                 plain = [one for one in given if not isinstance(one, torch.Tensor)]
                 noted.append(", ".join(map(repr, without_read(plain))))
                 return _from_numbers(result, plain) if literals.known else result

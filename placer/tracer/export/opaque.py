@@ -25,6 +25,7 @@ from placer.errors import CaptureError, UncapturableError, UsageError, near_name
 from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import OpaqueCost, is_part, part_name
+from placer.tracer.export.modes import literals_unheard
 from placer.tracer.export.opaque_trials import HERE, OpaquePart, PartError, arguments_of, rows_of, try_part
 from placer.tracer.export.state.called_by_state import called_with
 from placer.tracer.export.torchs_own.saved import without_saved_hooks
@@ -180,7 +181,8 @@ def _caller(part: OpaquePart) -> Callable[..., object]:
                 "itself; make a part around it opaque", part.name,
             )  # fmt: skip
         part.call, part.constants, part.trailing = call, constants, trailing
-        try_part(part, inputs)
+        with literals_unheard():
+            try_part(part, inputs)
         own = dict((*part.module.named_parameters(), *part.module.named_buffers()))
         made = torch.ops.placer.opaque(inputs, [own[name] for name in part.state], part.name)
         assert part.form is not None

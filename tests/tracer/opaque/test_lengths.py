@@ -55,3 +55,35 @@ def test_an_encoder_of_packed_texts_is_one_part_that_runs_exactly() -> None:
 def test_a_part_whose_results_are_as_long_as_the_longest_text_is_refused() -> None:
     with pytest.raises(UncapturableError, match=r"encoder is opaque and gives tensors of other sizes.*total_length"):
         capture(Reader(None), batch=BATCH)
+
+
+class Packed(nn.Module):
+    """As NaViT packs images: lengths of plain numbers go through a tensor, and the rows are split by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [row[: 2 + at % 3] for at, row in enumerate(x)]
+        lengths = torch.tensor([row.shape[0] for row in rows], device=x.device)
+        parts = self.drop(self.one(torch.cat(rows))).split(lengths.tolist())
+        return torch.stack([part.mean(0) for part in parts])
+
+
+class Packing(nn.Module):
+    """Packs rows in a part, and makes a loss of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.out = Packed(), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.out(self.part(x)).square().mean()
+        return loss
+
+
+def test_lengths_that_go_through_a_tensor_make_a_part_and_no_mistake_of_the_models() -> None:
+    graph = capture(Packing(), batch={"x": (ROWS, LONGEST, WIDTH)})
+    assert any("part cannot be exported and is one opaque op" in note for note in graph.notes)
+    assert graph.evaluation == ""  # the part makes the same numbers there, by its own code

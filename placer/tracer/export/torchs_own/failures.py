@@ -16,6 +16,7 @@ from placer.tracer.selections.selected import REFUSED
 _NEEDS_VALUES = (
     "data-dependent", "DataDependent", "_local_scalar_dense", "unbacked", "Tensor.item() cannot be called on meta",
     "Cannot copy out of meta tensor", "batch_sizes should always be on CPU", "got ReadArray", "Mixing fake modes",
+    "tensor with unallocated storage",
 )  # fmt: skip
 # What it says of the numbers, and texts, that it makes of tensors.
 _OF_NUMBERS = ("SymFloat", "SymInt", "SymBool", "FakeTensor.__format__", ".numpy() is not supported")
