@@ -88,6 +88,17 @@ def sampled_and_dropped() -> nn.Module:
     return Between(Part(compute))
 
 
+def written_after() -> nn.Module:
+    """What a path leaves is written in place, beside what it was made of."""
+
+    def compute(part: nn.Module, h: Tensor) -> Tensor:
+        made = _multiplied(h) if part.training else h.clone()
+        made.add_(1.0)
+        return made * h
+
+    return Between(Part(compute))
+
+
 def kept_on() -> nn.Module:
     """A path that drops in both modes, as its author wants it."""
     return Between(Part(lambda part, h: h + _multiplied(h.tanh())))

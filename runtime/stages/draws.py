@@ -49,8 +49,9 @@ def draw_in_training(
 
 
 def joined(op: torch._ops.OpOverload, place: int, *given: object, mode: PassContext) -> torch.Tensor:
-    """What `op` makes of a value, at `place`, and random numbers; in evaluation the value."""
-    return cast(torch.Tensor, plainly(op, given) if mode.training else given[place])
+    """What `op` makes of a value, at `place`, and random numbers; in evaluation a copy of the value, which later
+    ops may write in place."""
+    return cast(torch.Tensor, plainly(op, given)) if mode.training else cast(torch.Tensor, given[place]).clone()
 
 
 def seeded(op: torch._ops.OpOverload, number: int, flag: int | None, *given: object, mode: PassContext) -> object:

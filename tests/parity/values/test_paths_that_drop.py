@@ -12,7 +12,7 @@ from placer import legality, tracer
 from pool import on_ranks
 
 ROOM = "examples.parity.dropped_paths"
-LEFT_OUT = ("multiplied", "divided", "unscaled", "noised", "connected", "sampled_and_dropped")
+LEFT_OUT = ("multiplied", "divided", "unscaled", "noised", "connected", "sampled_and_dropped", "written_after")
 WHOLE = ("blocks_dropped",)
 OTHERS = ("weaker", "told_otherwise", "read_again")
 
@@ -51,6 +51,7 @@ CASES = [
     case("connected", axis="tensor", degree=2),
     case("connected", microbatches=(4, 4), replicas=2),
     case("blocks_dropped", positions=2),
+    case("written_after", microbatches=(4, 4), replicas=2),
 ]
 
 
