@@ -1,4 +1,4 @@
-"""What rules say of ops that are alike is kept: not beyond the rules that said it, and not for numbers of other types."""
+"""What rules say of ops that are alike is kept: not beyond the rules that said it, nor for numbers of other types."""
 
 from __future__ import annotations
 
