@@ -23,6 +23,7 @@ from placer.tracer.functional.buffers import beside_their_values, committed, is_
 from placer.tracer.functional.families import Family, dependent, families, is_chain, written_tensor
 from placer.tracer.functional.inverses import NoInverseError, Views, put_back
 from placer.tracer.functional.out_of_place import changes_type, has_form, is_filled, short, written
+from placer.tracer.functional.sides import Sides
 from placer.tracer.functional.turned_in_place import turn_out_of_place
 from placer.tracer.measure.meta_run import Played, played
 
@@ -50,7 +51,7 @@ def functional(
         trained = dependent(plain)
         chosen = [family for family in families(plain, facts) if _must_change(family, plain, buffers, trained, order)]
         if chosen:
-            _Rewriter(plain, facts, chosen, trained).rewrite()
+            _Rewriter(plain, facts, chosen, inputs).rewrite()
         settle_evaluation(plain.graph, lambda: _written_in(evaluated, inputs, buffers))
         beside_their_values(plain.graph)
     drop_dead(plain.graph)
@@ -98,8 +99,10 @@ def _must_change(
 class _Rewriter:
     """Rewrites the writes of some families in one pass over the graph, in order."""
 
-    def __init__(self, plain: Plain, facts: dict[fx.Node, Played], chosen: list[Family], trained: set[fx.Node]) -> None:
-        self._graph, self._plain, self._trained = plain.graph, plain, trained
+    def __init__(
+        self, plain: Plain, facts: dict[fx.Node, Played], chosen: list[Family], inputs: dict[str, torch.Tensor]
+    ) -> None:
+        self._graph, self._plain = plain.graph, plain
         self._views = Views(
             {node: node.args for node in facts}, {node: node.kwargs for node in facts},
             {node: fact.results for node, fact in facts.items()},
@@ -114,6 +117,9 @@ class _Rewriter:
         self._version = dict.fromkeys(chosen, 0)
         self._made: dict[fx.Node, tuple[tuple[int, ...], fx.Node]] = {}
         self._source = next(iter(plain.graph.nodes))
+        self._sides = Sides(plain, inputs, self._views, set(self._families)) if self._detaches() else None
+        self._apart: set[fx.Node] = set()
+        self._torn: dict[fx.Node, fx.Node] = {}
 
     def rewrite(self) -> None:
         """Do it."""
@@ -122,9 +128,11 @@ class _Rewriter:
             with self._graph.inserting_before(node):
                 if node in self._writes:
                     self._write(node)
+                    if self._sides is not None:
+                        self._sides.note(node)
                     continue
-                node.args = fx.map_arg(node.args, self._value)
-                node.kwargs = fx.map_arg(node.kwargs, self._value)
+                node.args = fx.map_arg(node.args, self._read)
+                node.kwargs = fx.map_arg(node.kwargs, self._read)
             if node in self._families:
                 self._made[node] = (self._stamp(node), node)
         for node in reversed(list(self._graph.nodes)):
@@ -140,8 +148,8 @@ class _Rewriter:
         if not has_form(node):
             raise _refused(node, "writes into a value that is read otherwise later", "use an out-of-place form")
         if not self._writes_itself(node, target):
-            view = self._value(target)
-            args, kwargs = fx.map_arg(node.args, self._value), fx.map_arg(node.kwargs, self._value)
+            view = self._read(target)
+            args, kwargs = fx.map_arg(node.args, self._read), fx.map_arg(node.kwargs, self._read)
             made = self._mark(written(self._graph, node, view, args, kwargs))
             if changes_type(node, self._values):
                 made = self._mark(self._graph.call_function(aten.type_as.default, (made, view)))
@@ -149,6 +157,10 @@ class _Rewriter:
         if node is family.writes[-1] and family.origin.op == "get_attr":
             self._current[family], commit = committed(self._graph, family.origin, self._current[family])
             self._mark(commit)
+
+    def _detaches(self) -> bool:
+        """Whether a family has sides."""
+        return any(target_name(member) == "aten::detach" for member in self._families)
 
     def _writes_itself(self, node: fx.Node, target: fx.Node) -> bool:
         """Whether a part is copied to where it lies already: `h[:, :4] *= 2` ends so."""
@@ -170,17 +182,21 @@ class _Rewriter:
             self._current[family] = value
             self._version[family] += 1
             return
-        viewed = self._viewed(target)
-        if target_name(target) == "aten::detach" and viewed in self._trained:
-            raise _refused(
-                self._source, "writes without a gradient into a value that has one", "write into a copy (.clone())"
-            )
+        viewed, own = self._viewed(target), value
+        if self._sides is not None and target_name(target) == "aten::detach":
+            if self._sides.trained(viewed):  # whose gradient the numbers written are not of
+                self._torn.setdefault(self._sides.of(viewed), self._source)
+            if self._sides.gives_gradient(self._source) or target in self._apart:
+                self._apart.add(target)
+                value = self._mark(self._graph.call_function(aten.detach.default, (value,)))
         try:
             self._put(viewed, self._mark(put_back(self._graph, target, self._value(viewed), value, self._views)))
         except NoInverseError as error:
             raise _refused(
                 self._source, f"writes through {error}, which placer cannot follow", "write into a slice or a copy"
             ) from error
+        if self._sides is not None and target_name(target) == "aten::detach":
+            self._made[target] = (self._stamp(target), own)
 
     def _viewed(self, view: fx.Node) -> fx.Node:
         """The member that `view` is a view of; for a piece of a split, what was split."""
@@ -188,6 +204,13 @@ class _Rewriter:
         if viewed not in self._families:
             raise _refused(self._source, f"writes through {target_name(view)}", "write into a copy (.clone())")
         return viewed
+
+    def _read(self, node: fx.Node) -> fx.Node:
+        """What stands for `node` where it is read, with its gradient."""
+        if self._sides is not None and node in self._families and self._sides.of(node) in self._torn:
+            write = self._torn[self._sides.of(node)]
+            raise _refused(write, "writes without a gradient into a value that has one", "write into a copy (.clone())")
+        return self._value(node)
 
     def _value(self, node: fx.Node) -> fx.Node:
         """What stands for `node` where the pass is now."""
@@ -202,6 +225,12 @@ class _Rewriter:
             return self._current[family]
         stamp, made = self._made[node]
         if stamp != self._stamp(node):
+            if node in self._apart:
+                raise _refused(
+                    self._source,
+                    "reads what was detached, written with a gradient, and then written apart from that",
+                    "detach a copy (.clone())",
+                )
             made = self._again(node)
             self._made[node] = (self._stamp(node), made)
         return made

@@ -26,11 +26,13 @@ _FLOAT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What one node did: its results (tensors on meta, or a size), the storages of its tensors, what it kept."""
+    """What one node did: its results (tensors on meta, or a size), the storages of its tensors, what it kept, and
+    whether its results had a gradient then: what writes into them later may give them one."""
 
     value: object
     results: tuple[torch.Tensor, ...]
     kept: tuple[Keeping, ...]
+    trained: bool
 
     @property
     def result_bytes(self) -> int:
@@ -75,7 +77,9 @@ class _MetaRun:
             except Exception as error:
                 source, module = (str(node.meta.get(name, "")) for name in ("source", "module"))
                 raise unplayable(target_name(node), node.target, source, module, error) from error
-            found[node] = Played(value=value, results=_tensors(value), kept=tuple(self._keeping))
+            results = _tensors(value)
+            trained = any(result.requires_grad for result in results)
+            found[node] = Played(value=value, results=results, kept=tuple(self._keeping), trained=trained)
         return found
 
     def _value(self, node: fx.Node, inputs: dict[str, torch.Tensor], found: dict[fx.Node, Played]) -> object:

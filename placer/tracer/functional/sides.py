@@ -1,0 +1,60 @@
+"""A detached value shares its numbers with what it was detached from, and no gradient: each is a side of one memory.
+
+    z = y.detach(); z[m] = w   ->   z is its new value, with the gradient of w; y has the numbers and none of it
+
+Which side has a gradient by when is seen by playing the graph with gradients, as the module itself would run.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from placer.tracer.export.cleaning import Plain, target_name
+from placer.tracer.export.unseen import UnseenError
+from placer.tracer.functional.families import dependent, written_tensor
+from placer.tracer.functional.inverses import Views
+from placer.tracer.measure.meta_run import played
+
+
+class Sides:
+    """The sides of the families of a graph: of each node its origin or the last `detach` on the way from there."""
+
+    def __init__(self, plain: Plain, inputs: dict[str, torch.Tensor], views: Views, members: set[fx.Node]) -> None:
+        self._views, self._members = views, members
+        with torch.enable_grad():
+            self._trained = _trained(plain, inputs)
+        self._learned: set[fx.Node] = set()
+
+    def of(self, node: fx.Node) -> fx.Node:
+        """The side that a member lies on."""
+        while True:
+            target = written_tensor(node)
+            if target is None:
+                viewed = node if target_name(node) == "aten::detach" else self._views.viewed(node)
+                if viewed is node or viewed not in self._members:
+                    return node
+                target = viewed
+            node = target
+
+    def gives_gradient(self, write: fx.Node) -> bool:
+        """Whether what is written into has a gradient after it."""
+        return write in self._trained
+
+    def note(self, write: fx.Node) -> None:
+        """A write is done: its side may have a gradient from now on."""
+        if write in self._trained:
+            self._learned.add(self.of(write))
+
+    def trained(self, node: fx.Node) -> bool:
+        """Whether the side of a member has a gradient by now."""
+        side = self.of(node)
+        return side in self._learned or (written_tensor(side) is None and side in self._trained)
+
+
+def _trained(plain: Plain, inputs: dict[str, torch.Tensor]) -> set[fx.Node]:
+    """The nodes whose results have a gradient when they are made; where that cannot be played, all that may have."""
+    try:
+        return {node for node, fact in played(plain, inputs).items() if fact.trained}
+    except UnseenError:
+        return dependent(plain)
