@@ -157,7 +157,7 @@ class _Copier:
                 return [known[result] for result in node.all_input_nodes] if around is None else _results(node, known)
             elif _is_region(node):
                 self._inline(module, node, known)
-            elif not target_name(node).endswith(_DROPPED):
+            elif not target_name(node).endswith(_DROPPED) and not _raised(node):
                 self._call(node, known, around)
         raise CaptureError("the exported graph has no output; report this as a bug of placer")
 
@@ -335,6 +335,12 @@ def _require_dense(node: fx.Node) -> None:
             f"{where} wants sparse gradients (sparse=True), which placer does not sum over devices; make it with "
             "sparse=False: SGD gives the same weights, and AdamW of torch takes no sparse gradients"
         )
+
+
+def _raised(node: fx.Node) -> bool:
+    """Whether the call raised, which forward caught: nothing was made of it."""
+    results = node.target._schema.returns if isinstance(node.target, torch._ops.OpOverload) else ()
+    return bool(results) and node.meta.get("val") is None and not node.users
 
 
 def _is_region(node: fx.Node) -> bool:

@@ -67,6 +67,36 @@ class Deep(nn.Module):
         return functional.softplus(h).mean()
 
 
+class Squeezing(nn.Module):
+    """An op that raises, not a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), Weighed()
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        h: Tensor = self.first(x)
+        try:
+            h = torch.tanh(h)[:, :, None].squeeze(5)
+        except IndexError:
+            h = self.second(h, n)
+        return h.square().mean()
+
+
+class Adding(Squeezing):
+    """What was written before it raised stays written."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        h: Tensor = self.first(x) * 1.0
+        try:
+            h.mul_(2)
+            h.add_(torch.zeros(WIDTH + 1, dtype=h.dtype, device=h.device))
+        except RuntimeError:
+            h = self.second(h, n)
+        return h.square().mean()
+
+
 class ByValues(Weighed):
     """What an export cannot look into is not taken for what the model catches."""
 
@@ -90,7 +120,7 @@ class Hidden(nn.Module):
         return h.mean()
 
 
-@pytest.mark.parametrize("kind", [Layers, Deep])
+@pytest.mark.parametrize("kind", [Layers, Deep, Squeezing, Adding])
 def test_a_call_that_raises_is_left_as_in_eager(kind: type[nn.Module]) -> None:
     model = kind().double()
     batch = {each: torch.randn(shape, dtype=torch.float64) for each, (shape, _) in BATCH.items()}
