@@ -117,7 +117,7 @@ class _Rewriter:
         self._version = dict.fromkeys(chosen, 0)
         self._made: dict[fx.Node, tuple[tuple[int, ...], fx.Node]] = {}
         self._source = next(iter(plain.graph.nodes))
-        self._sides = Sides(plain, inputs, self._views, set(self._families)) if self._detaches() else None
+        self._sides = Sides(plain, inputs, self._views, chosen) if self._detaches() else None
         self._apart: set[fx.Node] = set()
         self._torn: dict[fx.Node, fx.Node] = {}
 

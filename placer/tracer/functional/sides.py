@@ -12,7 +12,7 @@ from torch import fx
 
 from placer.tracer.export.cleaning import Plain, target_name
 from placer.tracer.export.unseen import UnseenError
-from placer.tracer.functional.families import dependent, written_tensor
+from placer.tracer.functional.families import Family, dependent, written_tensor
 from placer.tracer.functional.inverses import Views
 from placer.tracer.measure.meta_run import played
 
@@ -20,22 +20,17 @@ from placer.tracer.measure.meta_run import played
 class Sides:
     """The sides of the families of a graph: of each node its origin or the last `detach` on the way from there."""
 
-    def __init__(self, plain: Plain, inputs: dict[str, torch.Tensor], views: Views, members: set[fx.Node]) -> None:
-        self._views, self._members = views, members
+    def __init__(self, plain: Plain, inputs: dict[str, torch.Tensor], views: Views, chosen: list[Family]) -> None:
+        self._views, self._origins = views, {family.origin for family in chosen}
         with torch.enable_grad():
             self._trained = _trained(plain, inputs)
         self._learned: set[fx.Node] = set()
 
     def of(self, node: fx.Node) -> fx.Node:
         """The side that a member lies on."""
-        while True:
-            target = written_tensor(node)
-            if target is None:
-                viewed = node if target_name(node) == "aten::detach" else self._views.viewed(node)
-                if viewed is node or viewed not in self._members:
-                    return node
-                target = viewed
-            node = target
+        while node not in self._origins and target_name(node) != "aten::detach":
+            node = written_tensor(node) or self._views.viewed(node)
+        return node
 
     def gives_gradient(self, write: fx.Node) -> bool:
         """Whether what is written into has a gradient after it."""
@@ -49,7 +44,7 @@ class Sides:
     def trained(self, node: fx.Node) -> bool:
         """Whether the side of a member has a gradient by now."""
         side = self.of(node)
-        return side in self._learned or (written_tensor(side) is None and side in self._trained)
+        return side in self._learned or side in self._trained
 
 
 def _trained(plain: Plain, inputs: dict[str, torch.Tensor]) -> set[fx.Node]:
