@@ -7,6 +7,7 @@ One after the other, so that seconds are spent on the next only where there are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from placer.plans.plan import Layout
 from placer.search.problem import Problem
@@ -16,16 +17,16 @@ from placer.strategies.space.outline import whole_batch
 
 
 def likely_layouts(problem: Problem) -> Iterator[Sequence[Layout | None]]:
-    """Whole blocks or all pinned layouts at once; then, where groups of devices may stand side by side, the fastest
-    along rows of each degree, the largest first."""
+    """Whole blocks or all pinned layouts at once; then, where groups of devices may stand side by side, those along
+    rows, the largest groups first: what is fastest for the largest serves the others, which it takes long to make."""
     first = pinned_layouts(problem)
     yield first
     if first != (None,) or not whole_batch(problem) or not BlockGraph.of(problem.graph).branches:
         return
-    if problem.pins.rows is not None:  # 1: pinned to none
+    if problem.pins.rows is not None or problem.spent:  # 1: pinned to none
         return
-    for degree in reversed(degrees(problem)):
-        if degree * 2 <= problem.cluster.size and problem.rows % degree == 0 and not problem.spent:
-            layout = fastest_layout(problem, problem.costs, (("rows", degree),))
-            if layout is not None:
-                yield (layout,)
+    sizes = [degree for degree in degrees(problem) if problem.rows % degree == 0]
+    layout = fastest_layout(problem, problem.costs, (("rows", sizes[-1]),)) if sizes else None
+    for degree in reversed(sizes):
+        if layout is not None and degree * 2 <= problem.cluster.size:
+            yield (replace(layout, degree=degree),)

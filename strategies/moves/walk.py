@@ -39,6 +39,7 @@ from placer.strategies.moves.outlined import outlined
 from placer.strategies.moves.repair import lighter, repaired
 from placer.strategies.moves.table import drawn, kinds, moved
 from placer.strategies.space.block_graph import branches_matter
+from placer.strategies.space.outline import whole_batch
 from placer.strategies.space.parts import hurried_on_unlike
 from placer.strategies.space.pin_conflicts import require_pins
 
@@ -52,8 +53,9 @@ BARREN = 3_000
 FRUITLESS = 10
 # How often a neighbour is two moves away: some gains need a replica more and state that is divided over them at once.
 TWICE = 0.2
-# Of what is left of a budget the share of a strategy that is asked for a seed; list schedulers often have the best.
-OTHERS, LISTED = 1 / 6, 1 / 4
+# Of what is left of a budget the share of a strategy that is asked for a seed; list schedulers often have the best, and
+# of a batch that stays whole they make layouts too, which takes long.
+OTHERS, LISTED, WHOLE_LISTED = 1 / 6, 1 / 4, 1 / 2
 # Draws of an outline for one plan.
 DRAWS = 20
 
@@ -175,7 +177,8 @@ class Walk:
         if not known:
             found = [seed for kind in SEEDS[:-1] if not self.over for seed in self._baseline(kind())]
             listed = self.around.branches or hurried_on_unlike(self.problem)
-            found += self.asked(Lists(), found, LISTED) if listed else []
+            share = WHOLE_LISTED if whole_batch(self.problem) else LISTED
+            found += self.asked(Lists(), found, share) if listed else []
             found += [seed for kind in SEEDS[-1:] if not self.over for seed in self._baseline(kind())]
         self._seeded = True
         if not self.over:
