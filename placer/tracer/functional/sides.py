@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from placer.tracer.export.cleaning import Plain, target_name
 from placer.tracer.export.unseen import UnseenError
 from placer.tracer.functional.families import Family, dependent, written_tensor
-from placer.tracer.functional.inverses import Views
+from placer.tracer.functional.inverses import NoInverseError, Views
 from placer.tracer.measure.meta_run import played
 
 
@@ -22,6 +23,7 @@ class Sides:
 
     def __init__(self, plain: Plain, inputs: dict[str, torch.Tensor], views: Views, chosen: list[Family]) -> None:
         self._views, self._origins = views, {family.origin for family in chosen}
+        self._members = {member for family in chosen for member in family.members}
         with torch.enable_grad():
             self._trained = _trained(plain, inputs)
         self._learned: set[fx.Node] = set()
@@ -29,8 +31,17 @@ class Sides:
     def of(self, node: fx.Node) -> fx.Node:
         """The side that a member lies on."""
         while node not in self._origins and target_name(node) != "aten::detach":
-            node = written_tensor(node) or self._views.viewed(node)
+            node = written_tensor(node) or self._viewed(node)
         return node
+
+    def _viewed(self, view: fx.Node) -> fx.Node:
+        """The member that `view` is a view of, also where nothing could be put back (einsum)."""
+        try:
+            return self._views.viewed(view)
+        except NoInverseError:
+            given = tree_leaves((self._views.args[view], dict(self._views.kwargs[view])))
+            member: fx.Node = next(one for one in given if one in self._members)
+            return member
 
     def gives_gradient(self, write: fx.Node) -> bool:
         """Whether what is written into has a gradient after it."""

@@ -76,6 +76,14 @@ def of_the_batch(holder: Holder, x: Tensor, mask: Tensor) -> Tensor:
     return h
 
 
+def beside_a_product_that_is_a_view(holder: Holder, x: Tensor, mask: Tensor) -> Tensor:
+    y, h = torch.zeros_like(x), x.clone().detach()
+    turned = torch.einsum("bij->bji", y)
+    h[mask] = holder.token
+    y[:, 1] = holder.token[0]
+    return h + turned.transpose(1, 2)
+
+
 def base_read(holder: Holder, x: Tensor, mask: Tensor) -> Tensor:
     y = x.clone()
     h = y.detach()
@@ -147,6 +155,7 @@ def read_without_gradients(holder: Holder, x: Tensor, mask: Tensor) -> Tensor:
 
 EQUAL = [
     masked, column, added, filled_then_added, of_trained, of_made, of_the_batch, base_read, view_of_base_read,
+    beside_a_product_that_is_a_view,
     other_side_read, twice_detached, through_views, detached_once_more, without_then_with, without_gradients_then_with,
     read_without_gradients,
 ]  # fmt: skip
