@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, wraps
 
 import pytest
 import torch
@@ -27,6 +28,32 @@ def checked(size: int) -> Tensor:
     return basis(size) * 2
 
 
+class Tables:
+    @staticmethod
+    @lru_cache
+    def fixed(size: int) -> Tensor:
+        return torch.linspace(-1, 1, size * size).view(size, size)
+
+    @classmethod
+    @cache
+    def of_class(cls, size: int) -> Tensor:
+        return torch.linspace(-1, 1, size * size).view(size, size)
+
+
+def counted(function: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
+    @wraps(function)
+    def call(size: int) -> Tensor:
+        return function(size)
+
+    return call
+
+
+@counted
+@lru_cache
+def wrapped(size: int) -> Tensor:
+    return torch.linspace(-1, 1, size * size).view(size, size)
+
+
 def kept(size: int) -> Tensor:
     return _KEPT.setdefault(size, torch.ones(size, size))
 
@@ -49,11 +76,23 @@ def cloning() -> nn.Module:
     return model(basis(SIZE).clone())
 
 
+def fixed() -> nn.Module:
+    return model(Tables.fixed(SIZE))
+
+
+def of_class() -> nn.Module:
+    return model(Tables.of_class(SIZE))
+
+
+def under_another() -> nn.Module:
+    return model(wrapped(SIZE))
+
+
 def keeping() -> nn.Module:
     return model(kept(SIZE))
 
 
-@pytest.mark.parametrize("name", ["remembering", "checking", "cloning"])
+@pytest.mark.parametrize("name", ["remembering", "checking", "cloning", "fixed", "of_class", "under_another"])
 def test_a_build_after_one_without_values_has_values(name: str) -> None:
     resolved = resolve(f"test_build_caches:{name}")
     for _ in range(2):

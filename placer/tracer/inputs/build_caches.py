@@ -6,15 +6,16 @@ def basis(size: int) -> Tensor: ...         a buffer of this kind, first asked f
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
+from types import FunctionType, ModuleType
 from typing import Any
 
 # Whose functions remember nothing of a model.
 _NOT_OF_MODELS = frozenset({"placer", "torch", "sympy"}) | sys.stdlib_module_names
+_WRAPPING = frozenset({FunctionType, staticmethod, classmethod, _lru_cache_wrapper})
 
 
 @contextmanager
@@ -29,7 +30,26 @@ def forgotten() -> Iterator[None]:
                 one.cache_clear()
 
 
-def _remembering() -> list[_lru_cache_wrapper[Any]]:
-    # By their type alone: what else lives may be a proxy that runs code where it is asked for its class.
-    found = [one for one in gc.get_objects() if type(one) is _lru_cache_wrapper]
-    return [one for one in found if str(one.__module__).partition(".")[0] not in _NOT_OF_MODELS]
+def _remembering() -> Iterator[_lru_cache_wrapper[Any]]:
+    """Those that modules and their classes hold, under whatever wraps them: to look at all that lives takes a capture's
+    time in a large process. One held elsewhere gives buffers without values, which are refused."""
+    for name, module in tuple(sys.modules.items()):
+        if name.partition(".")[0] not in _NOT_OF_MODELS and issubclass(type(module), ModuleType):
+            yield from _held(object.__getattribute__(module, "__dict__"))  # a lazy one stays unloaded
+
+
+def _held(names: dict[str, Any]) -> Iterator[_lru_cache_wrapper[Any]]:
+    # By their types alone: what else is held may be a proxy that runs code where it is asked for its class.
+    for value in tuple(names.values()):
+        if issubclass(type(value), type) and value.__module__ == names.get("__name__"):
+            yield from _unwrapped(tuple(vars(value).values()))
+    yield from _unwrapped(tuple(names.values()))
+
+
+def _unwrapped(values: Iterable[Any]) -> Iterator[_lru_cache_wrapper[Any]]:
+    for value in values:
+        while type(value) in _WRAPPING:
+            if type(value) is _lru_cache_wrapper:
+                yield value
+            bound = type(value) in (staticmethod, classmethod)
+            value = value.__func__ if bound else getattr(value, "__wrapped__", None)
