@@ -86,17 +86,18 @@ class DryRun:
 class DryRuns:
     """Dry runs of the ranks of one plan: the model is captured once and the programs lowered once.
 
-    model: where the plan cannot rebuild it. Raises IllegalPlanError for a plan that breaks a rule other than memory,
-    StalePlanError and UsageError as `placer.runtime.load` does.
+    model: where the plan cannot rebuild it; capture: of this model in the plan's precision, where one was made before.
+    Raises IllegalPlanError for a plan that breaks a rule other than memory, StalePlanError and UsageError as
+    `placer.runtime.load` does.
     """
 
-    def __init__(self, plan: Plan, model: nn.Module | None = None) -> None:
+    def __init__(self, plan: Plan, model: nn.Module | None = None, capture: CapturedModel | None = None) -> None:
         broken = tuple(violation for violation in legality.check(plan) if violation.rule != "memory")
         if broken:
             raise legality.error_of(broken)
         self._plan = plan
         prepared = prepared_model(plan, model, torch.device("meta"))
-        self._capture: CapturedModel = captured(plan, shaped(prepared, CPU))
+        self._capture = capture or captured(plan, shaped(prepared, CPU))
         self._model = bare(prepared)
         self.programs = lower(plan)
 

@@ -55,6 +55,7 @@ def imports(root: Path = ROOT) -> tuple[Import, ...]:
     )
 
 
+@cache
 def internal(root: Path = ROOT) -> tuple[Import, ...]:
     """Those that name a module of placer."""
     known = modules(root)

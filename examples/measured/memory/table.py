@@ -23,7 +23,7 @@ from typing import get_args
 
 import torch
 
-from examples.parity.cases import Case, plan_of, prepare
+from examples.parity.cases import Case, capture_of, plan_of, prepare
 from placer import runtime
 from placer.costs.step_estimate import estimate
 from placer.errors import PlacerError
@@ -173,7 +173,7 @@ def table_lines(case: Case, *, real: bool = False) -> Iterator[Line]:
 
 
 def _dry(plan: Plan) -> dict[int, Measured]:
-    runs = DryRuns(plan)
+    runs = DryRuns(plan, capture=capture_of(plan))
     ranks = [ranks[0] for ranks in rank_classes(plan)]
     done = {rank: runs.of(rank) for rank in ranks}
     return {rank: Measured(memory=one.memory, allocated=one.allocated_bytes) for rank, one in done.items()}
