@@ -90,6 +90,36 @@ def test_a_scripted_function_that_a_module_keeps_is_that_of_the_copy() -> None:
     assert torch.equal(tracer.trace(copied(model), tracer.capture(model, batch={"x": (4, 6)})).module(x)[0], model(x))
 
 
+def halved(h: Tensor) -> Tensor:
+    """Run by torch's older executor alone: it ends the process where one goes on with what the newer one began."""
+    return torch.relu(h) * 0.5 + h.sigmoid()
+
+
+class Halved(nn.Module):
+    """Calls a scripted function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.halved = nn.Linear(6, 8), torch.jit.script(halved)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.halved(self.one(x))
+        return made.pow(2).mean()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_function_of_torchs_older_executor_runs_op_by_op_too() -> None:
+    """Some libraries choose it for the whole process as they are imported."""
+    newer = torch._C._jit_set_profiling_executor(False)
+    try:
+        model, x = Halved(), torch.randn(4, 6)
+        assert model(x).isfinite()
+        found = tracer.trace(copied(model), tracer.capture(model, batch={"x": (4, 6)}))
+        assert torch.equal(found.module(x)[0], model(x))
+    finally:
+        torch._C._jit_set_profiling_executor(newer)
+
+
 class Irrep(tuple[int, int]):
     """As e3nn's: a pair that has no length."""
 
