@@ -21,6 +21,7 @@ from placer.runtime.data_parallel.replicas import Replica
 from placer.runtime.executor.evaluable import require_evaluable
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.executor.same_batch import require_same_batch
+from placer.runtime.executor.surroundings import own_casts, require_gradients, require_planned_casts
 from placer.runtime.observer import Relay
 from placer.runtime.stages.batch_values import Batch
 from placer.runtime.stages.microbatch import BatchSplit, Microbatch
@@ -68,6 +69,7 @@ class Executor:
     joined: bool = False
     last_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     _broken: bool = False
+    _left: bool = False
 
     @property
     def ledger(self) -> Ledger | None:
@@ -103,17 +105,21 @@ class Executor:
         """Train one step on the global batch (the same on every rank); its loss.
 
         Raises UsageError for a wrong batch, at the first step also where ranks were given unlike ones, for a model that
-        load was given and that was frozen or written since where the run would not follow, and, as all that ranks do
-        together, after a step or an evaluation that failed on its way.
+        load was given and that was frozen or written since where the run would not follow, where torch keeps no
+        gradients or is told to cast otherwise than the plan says, and, as all that ranks do together, after `close` and
+        after a step or an evaluation that failed on its way.
         """
         self._require_together()
+        require_gradients("step")
+        require_planned_casts(self.plan.settings.precision, self.device, "step")
         if self.given is not None:
             self.given.require_trained_alike()
         self._require_heard()
         if not self.timings:
             require_same_batch(batch, [entry.name for entry in self.plan.graph.inputs])
         began = time.perf_counter()
-        feeds = self._feeds(batch, training=True)
+        with own_casts(self.device):
+            feeds = self._feeds(batch, training=True)
         with self._all_of_it():
             loss = float(self.train(feeds))
         self.timings.append(time.perf_counter() - began)
@@ -140,9 +146,11 @@ class Executor:
         load was given was written since and the run has values of its own.
         """
         require_evaluable(self.plan)
+        require_planned_casts(self.plan.settings.precision, self.device, "evaluate")
         self._require_heard()
         self.consolidate()
-        feeds = self._feeds(batch, training=False)
+        with own_casts(self.device):
+            feeds = self._feeds(batch, training=False)
         with self._all_of_it():
             self.state.share_buffers()
             loss = float(self.interpreter.evaluate(feeds))
@@ -213,10 +221,16 @@ class Executor:
     def _all_of_it(self) -> Iterator[None]:
         """Around what ranks do together: where it fails on its way, some wait for messages that never come."""
         self._broken = True
-        yield
+        with own_casts(self.device):
+            yield
         self._broken = False
 
     def _require_together(self) -> None:
+        if self._left:
+            raise UsageError(
+                "this executor was closed: its rank has left the others and would go on with its own rows alone; call "
+                "close at the end, or load the plan anew in new processes"
+            )
         if self._broken:
             raise UsageError(
                 "an earlier step or evaluation of this executor failed on its way: its ranks hold parts of it; load "
@@ -242,5 +256,7 @@ class Executor:
     def close(self) -> None:
         """Leave the process group if `load` joined one; call it at the end of main()."""
         if self.joined and dist.is_initialized():
-            dist.barrier()
+            self._left = dist.get_world_size() > 1
+            if not self._broken:
+                dist.barrier()
             dist.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -121,6 +122,52 @@ def test_after_a_wrong_batch_steps_go_on(running: Executor, gpt2: Plan) -> None:
         with pytest.raises(UsageError, match="the batch lacks"):
             call({})
     assert running.evaluate(batch) == pytest.approx(running.step(batch), rel=1e-6)
+
+
+WITHOUT_GRADIENTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+}
+
+
+@pytest.mark.parametrize("mode", WITHOUT_GRADIENTS)
+def test_what_would_train_nothing_is_refused(running: Executor, gpt2: Plan, mode: str) -> None:
+    batch, before = tracer.random_batch(gpt2.graph, gpt2.rows, 0), running.full_state_dict()
+    with WITHOUT_GRADIENTS[mode]():
+        with pytest.raises(UsageError, match=r"step was called under torch\..*no weight would move; call it outside"):
+            running.step(batch)
+        with pytest.raises(UsageError, match=r"load was called under torch\."):
+            load(gpt2)
+        evaluated = running.evaluate(batch)  # as evaluations are called
+    assert all(torch.equal(one, before[name]) for name, one in running.full_state_dict().items())
+    assert running.step(batch) == pytest.approx(evaluated, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_around_a_run_that_does_not_cast_is_refused(running: Executor, gpt2: Plan, dtype: torch.dtype) -> None:
+    """It would reach the backward alone, which no device does by itself."""
+    batch = tracer.random_batch(gpt2.graph, gpt2.rows, 0)
+    with torch.autocast("cpu", dtype):
+        for call in (running.step, running.evaluate):
+            with pytest.raises(UsageError, match=r"under torch.autocast of b?float16, and the plan's precision is"):
+                call(batch)
+        with torch.autocast("cpu", enabled=False):
+            running.step(batch)
+
+
+def test_autocast_around_a_run_that_casts_changes_no_number() -> None:
+    """Nor does one that is off: in either torch would keep cast weights over several steps."""
+    plan = plan_of(Case(model="examples.models:tiny_gpt2", precision="bfloat16-autocast", microbatches=(4, 4)))
+    states: list[State] = []
+    for around in (nullcontext(), torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False)):
+        executor = load(plan)
+        with around:
+            for seed in range(3):
+                executor.step(tracer.random_batch(plan.graph, plan.rows, seed))
+        states.append(executor.full_state_dict())
+    alone, *others = states
+    assert all(torch.equal(one, other[name]) for other in others for name, one in alone.items())
 
 
 def test_a_path_is_no_plan() -> None:

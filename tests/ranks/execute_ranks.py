@@ -10,8 +10,10 @@ import time
 import torch
 import torch.distributed as dist
 
-from execute_plans import two_rank_plan
-from placer.errors import PlacerError
+from execute_plans import tiny_plan, two_rank_plan
+from placer import tracer
+from placer.errors import PlacerError, UsageError
+from placer.runtime import load
 from placer.runtime.distributed.world import World, join, joined
 
 GROUP_TIMEOUT_SECONDS = 15.0
@@ -73,9 +75,26 @@ def joins_again() -> None:
         print(f"rank {rank} sums {total[0]:.0f}", flush=True)
 
 
+def goes_on_after_close() -> None:
+    """As a loop does that closes its executor too early: what each call then says."""
+    executor = load(tiny_plan(2, 1))
+    batch = tracer.random_batch(executor.plan.graph, executor.plan.rows, 0)
+    executor.step(batch)
+    executor.close()
+    calls = (lambda: executor.step(batch), lambda: executor.evaluate(batch), executor.full_state_dict)
+    for call in calls:
+        try:
+            print(f"gives {call()}", flush=True)
+        except UsageError as error:
+            print(error, flush=True)
+
+
+ALONE = {deed.__name__: deed for deed in (joins_again, goes_on_after_close)}
+
+
 def main() -> None:
-    if sys.argv[1] == joins_again.__name__:
-        joins_again()
+    if sys.argv[1] in ALONE:
+        ALONE[sys.argv[1]]()
         return
     try:
         with joined(two_rank_plan(), timeout_seconds=GROUP_TIMEOUT_SECONDS) as world:

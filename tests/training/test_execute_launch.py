@@ -165,6 +165,13 @@ def test_ranks_join_once_more_after_they_have_left() -> None:
     assert text.count("rank 0 sums 2") == text.count("rank 1 sums 2") == 2, text
 
 
+def test_after_close_a_rank_does_not_go_on_with_its_own_rows_alone() -> None:
+    told: list[str] = []
+    launch_module(("execute_ranks", "goes_on_after_close"), 2, SECONDS, echo=told.append)
+    assert sum("this executor was closed" in line for line in told) == 2 * 3
+    assert not any("gives" in line for line in told)
+
+
 def test_an_error_of_one_rank_is_told_by_the_other() -> None:
     with pytest.raises(ExecutionError, match=r"rank 1 failed with exit code 1") as caught:
         launch_module(("execute_ranks", "fails"), 2, SECONDS)
