@@ -54,6 +54,8 @@ from placer.tracer.parts_to_blame import cost_of, in_its_place, mistaken, note, 
 from placer.tracer.selections.products import Products
 
 
+@torch.inference_mode(mode=False)
+@torch.enable_grad()
 def capture(
     model: object,
     *,
@@ -74,7 +76,8 @@ def capture(
     same without. opaque: submodules that are not looked into, by name, with what they cost where that is known; where
     an export fails inside a submodule for what only running it can tell, that one is taken too, with a note.
     granularity: whether layers, or single ops, are what is placed. precision: of the run, whose types weights and
-    floating inputs get (None: those they have). Raises CaptureError with the model's source line.
+    floating inputs get (None: those they have). What is captured trains, also where the caller is under no_grad, which
+    would leave gradients out of it. Raises CaptureError with the model's source line.
     """
     resolved = resolve(model)
     given = resolved.build("meta")

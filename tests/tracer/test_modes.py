@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +14,7 @@ from torch.utils._device import _device_constructors
 import placer
 from placer.errors import CaptureError
 from placer.runtime import load
+from placer.tracer import capture
 
 SHAPES = {"x": (6, 5), "y": ((6,), "int64")}
 
@@ -42,6 +46,16 @@ def test_the_parts_of_an_instance_stay_as_they_are() -> None:
     run = load(plan, model)
     assert run.step(batch()) == pytest.approx(float(expected), rel=1e-6)
     assert not model.back.training and float(model.state_dict()["back.1.num_batches_tracked"]) == 0
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_where_the_caller_wants_no_gradients_what_is_captured_trains(
+    mode: Callable[[], AbstractContextManager[None]],
+) -> None:
+    expected = capture("test_modes:Backed", batch=SHAPES)
+    with mode():
+        assert capture("test_modes:Backed", batch=SHAPES) == expected
+    assert expected.backward_flops > expected.forward_flops
 
 
 def test_what_is_built_for_a_run_trains() -> None:
