@@ -7,7 +7,7 @@ def basis(size: int) -> Tensor: ...         a buffer of this kind, first asked f
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
 from types import FunctionType, ModuleType
@@ -21,35 +21,39 @@ _WRAPPING = frozenset({FunctionType, staticmethod, classmethod, _lru_cache_wrapp
 @contextmanager
 def forgotten() -> Iterator[None]:
     """What is asked for in the body is asked for anew after it, by functions that remember what they gave."""
-    before = {id(one): one.cache_info().misses for one in _remembering()}
+    imported = dict(sys.modules)
+    before = [(one, one.cache_info().misses) for one in _remembering(imported)]
     try:
         yield
     finally:
-        for one in _remembering():
-            if one.cache_info().misses != before.get(id(one), 0):
+        new = {name: module for name, module in tuple(sys.modules.items()) if name not in imported}
+        for one, misses in (*before, *((one, 0) for one in _remembering(new))):
+            if one.cache_info().misses != misses:
                 one.cache_clear()
 
 
-def _remembering() -> Iterator[_lru_cache_wrapper[Any]]:
+def _remembering(modules: Mapping[str, ModuleType]) -> Iterator[_lru_cache_wrapper[Any]]:
     """Those that modules and their classes hold, under whatever wraps them: to look at all that lives takes a capture's
     time in a large process. One held elsewhere gives buffers without values, which are refused."""
-    for name, module in tuple(sys.modules.items()):
+    for name, module in modules.items():
         if name.partition(".")[0] not in _NOT_OF_MODELS and issubclass(type(module), ModuleType):
             yield from _held(object.__getattribute__(module, "__dict__"))  # a lazy one stays unloaded
 
 
 def _held(names: dict[str, Any]) -> Iterator[_lru_cache_wrapper[Any]]:
     # By their types alone: what else is held may be a proxy that runs code where it is asked for its class.
-    for value in tuple(names.values()):
-        if issubclass(type(value), type) and value.__module__ == names.get("__name__"):
+    values, name = tuple(names.values()), names.get("__name__")
+    for value in values:
+        if issubclass(type(value), type) and value.__module__ == name:
             yield from _unwrapped(tuple(vars(value).values()))
-    yield from _unwrapped(tuple(names.values()))
+    yield from _unwrapped(values)
 
 
 def _unwrapped(values: Iterable[Any]) -> Iterator[_lru_cache_wrapper[Any]]:
     for value in values:
-        while type(value) in _WRAPPING:
-            if type(value) is _lru_cache_wrapper:
+        while (kind := type(value)) in _WRAPPING:
+            if kind is _lru_cache_wrapper:
                 yield value
-            bound = type(value) in (staticmethod, classmethod)
-            value = value.__func__ if bound else getattr(value, "__wrapped__", None)
+            if kind is FunctionType and value.__closure__ is None:
+                break  # it wraps nothing
+            value = value.__func__ if kind in (staticmethod, classmethod) else getattr(value, "__wrapped__", None)
