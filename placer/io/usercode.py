@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType
 
 from placer.errors import PlacerError, UsageError
@@ -103,7 +104,11 @@ def name_of_users(module: str) -> bool:
 
 def is_own_module(name: str) -> bool:
     """Whether a module of this name is a person's own: neither torch's, Python's nor installed."""
-    file = str(getattr(sys.modules.get(name), "__file__", None) or "")
+    return _is_own(name, str(getattr(sys.modules.get(name), "__file__", None) or ""))
+
+
+@cache  # of every module, several times an export
+def _is_own(name: str, file: str) -> bool:
     return name_of_users(name) and not any(part in file for part in _INSTALLED)
 
 
