@@ -118,8 +118,6 @@ class _Rewriter:
         self._made: dict[fx.Node, tuple[tuple[int, ...], fx.Node]] = {}
         self._source = next(iter(plain.graph.nodes))
         self._sides = Sides(plain, inputs, self._views, chosen) if self._detaches() else None
-        self._apart: set[fx.Node] = set()
-        self._torn: dict[fx.Node, fx.Node] = {}
 
     def rewrite(self) -> None:
         """Do it."""
@@ -183,19 +181,16 @@ class _Rewriter:
             self._version[family] += 1
             return
         viewed, own = self._viewed(target), value
-        if self._sides is not None and target_name(target) == "aten::detach":
-            if self._sides.trained(viewed):  # whose gradient the numbers written are not of
-                self._torn.setdefault(self._sides.of(viewed), self._source)
-            if self._sides.gives_gradient(self._source) or target in self._apart:
-                self._apart.add(target)
-                value = self._mark(self._graph.call_function(aten.detach.default, (value,)))
+        sides = self._sides if target_name(target) == "aten::detach" else None
+        if sides is not None and sides.crossed(target, viewed, self._source):
+            value = self._mark(self._graph.call_function(aten.detach.default, (value,)))
         try:
             self._put(viewed, self._mark(put_back(self._graph, target, self._value(viewed), value, self._views)))
         except NoInverseError as error:
             raise _refused(
                 self._source, f"writes through {error}, which placer cannot follow", "write into a slice or a copy"
             ) from error
-        if self._sides is not None and target_name(target) == "aten::detach":
+        if sides is not None:
             self._made[target] = (self._stamp(target), own)
 
     def _viewed(self, view: fx.Node) -> fx.Node:
@@ -207,8 +202,8 @@ class _Rewriter:
 
     def _read(self, node: fx.Node) -> fx.Node:
         """What stands for `node` where it is read, with its gradient."""
-        if self._sides is not None and node in self._families and self._sides.of(node) in self._torn:
-            write = self._torn[self._sides.of(node)]
+        write = self._sides.tearing(node) if self._sides is not None and node in self._families else None
+        if write is not None:
             raise _refused(write, "writes without a gradient into a value that has one", "write into a copy (.clone())")
         return self._value(node)
 
@@ -225,7 +220,7 @@ class _Rewriter:
             return self._current[family]
         stamp, made = self._made[node]
         if stamp != self._stamp(node):
-            if node in self._apart:
+            if self._sides is not None and self._sides.is_apart(node):
                 raise _refused(
                     self._source,
                     "reads what was detached, written with a gradient, and then written apart from that",

@@ -27,6 +27,8 @@ class Sides:
         with torch.enable_grad():
             self._trained = _trained(plain, inputs)
         self._learned: set[fx.Node] = set()
+        self._torn: dict[fx.Node, fx.Node] = {}
+        self._apart: set[fx.Node] = set()
 
     def of(self, node: fx.Node) -> fx.Node:
         """The side that a member lies on."""
@@ -43,17 +45,28 @@ class Sides:
             member: fx.Node = next(one for one in given if one in self._members)
             return member
 
-    def gives_gradient(self, write: fx.Node) -> bool:
-        """Whether what is written into has a gradient after it."""
-        return write in self._trained
+    def crossed(self, detached: fx.Node, viewed: fx.Node, write: fx.Node) -> bool:
+        """A `write` into a detached member goes on to what it was detached from: whether its gradient stays behind."""
+        if self._trained_by_now(viewed):  # whose gradient the numbers written are not of
+            self._torn.setdefault(self.of(viewed), write)
+        if write in self._trained:
+            self._apart.add(detached)
+        return detached in self._apart
+
+    def tearing(self, node: fx.Node) -> fx.Node | None:
+        """The write without a gradient into the other side of a member's memory, while the member's has one."""
+        return self._torn.get(self.of(node))
+
+    def is_apart(self, detached: fx.Node) -> bool:
+        """Whether something was written with a gradient that what it was detached from has none of."""
+        return detached in self._apart
 
     def note(self, write: fx.Node) -> None:
         """A write is done: its side may have a gradient from now on."""
         if write in self._trained:
             self._learned.add(self.of(write))
 
-    def trained(self, node: fx.Node) -> bool:
-        """Whether the side of a member has a gradient by now."""
+    def _trained_by_now(self, node: fx.Node) -> bool:
         side = self.of(node)
         return side in self._learned or side in self._trained
 
