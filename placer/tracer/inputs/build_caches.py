@@ -44,8 +44,9 @@ def _held(names: dict[str, Any]) -> Iterator[_lru_cache_wrapper[Any]]:
     # By their types alone: what else is held may be a proxy that runs code where it is asked for its class.
     values, name = tuple(names.values()), names.get("__name__")
     for value in values:
-        if issubclass(type(value), type) and value.__module__ == name:
-            yield from _unwrapped(tuple(vars(value).values()))
+        members = type.__getattribute__(value, "__dict__") if issubclass(type(value), type) else {}
+        if members.get("__module__") == name:
+            yield from _unwrapped(tuple(members.values()))
     yield from _unwrapped(values)
 
 
