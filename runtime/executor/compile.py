@@ -30,7 +30,7 @@ from placer.errors import UsageError
 from placer.plans.plan import Plan
 from placer.plans.schedule import SPLIT_BACKWARD
 from placer.runtime.executor.told_gradients import Reaching, reaching, with_told_gradients
-from placer.runtime.spmd import talks, varying
+from placer.runtime.spmd import talks, varying, with_written
 from placer.runtime.stages.block_code import BlockCode
 from placer.runtime.stages.draws import seeded
 from placer.runtime.stages.kept_results import Keeping
@@ -228,8 +228,8 @@ def _counts(node: fx.Node) -> bool:
 
 
 def _is_opaque(node: fx.Node) -> bool:
-    # Those after the part are told the operator that they call.
-    return node.target in (opaque_part, seeded, next_value) or isinstance(node.target, Keeping)
+    # Those after the part are told the operator that they call; compiled, the last would count as a write.
+    return node.target in (opaque_part, seeded, next_value, with_written) or isinstance(node.target, Keeping)
 
 
 def _is_result(node: fx.Node) -> bool:

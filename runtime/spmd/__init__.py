@@ -9,7 +9,7 @@ parameter_pieces  pieces of parameters and buffers, put together again when they
 
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.block_lowering import LocalBlocks
-from placer.runtime.spmd.graph_ops import talks, varying
+from placer.runtime.spmd.graph_ops import talks, varying, with_written
 from placer.runtime.spmd.parameter_pieces import Pieces
 
-__all__ = ["Axis", "LocalBlocks", "Pieces", "talks", "varying"]
+__all__ = ["Axis", "LocalBlocks", "Pieces", "talks", "varying", "with_written"]

@@ -25,14 +25,13 @@ from placer.rules.layouts import SAME, WHOLE, Choice, Cut, State, piece, wanted
 from placer.rules.two_axis_layouts import strands
 from placer.runtime.spmd.axis import Axis
 from placer.runtime.spmd.collectives import exchange
-from placer.runtime.spmd.graph_ops import COUNTED, REWRITTEN, TALKING, local_op
+from placer.runtime.spmd.graph_ops import COUNTED, REWRITTEN, STATISTICS, TALKING, local_op, with_written
 from placer.runtime.spmd.local_arguments import LocalCall, LocalForm, local_call
 from placer.runtime.spmd.traced_nodes import out_of_place, require_same
 from placer.runtime.spmd.values import CutBlock, Values, dim_size
 from placer.runtime.stages.block_code import BlockWriter, CutModel, Local
 from placer.runtime.stages.piece_nodes import op_nodes, tensor_nodes
-from placer.runtime.stages.rewrite import Rewrite, batch_norm, next_value, put_number
-from placer.runtime.stages.trained_ops import instance_norm
+from placer.runtime.stages.rewrite import Rewrite, next_value, put_number
 from placer.spmd.device_rows import own_rows_class
 from placer.spmd.parameter_layouts import block_edges, block_split, parameter_states
 from placer.tracer.export.symbolic_rows import is_size
@@ -100,7 +99,11 @@ class LocalBlock:
             called = local_call(cut.block_class, op, choice, cut.axis.degree, cut.axis.rank)
             given = [self._given(node, op, choice, number, source) for number, source in enumerate(tensor_nodes(node))]
             change = cut.model.rewrites.by_node.get(node)
+            if change is not None and change.function in STATISTICS:
+                given = self._own_statistics(node, change, given)
             made = self._plain(node, called, given) if change is None else self._changed(node, change, called, given)
+            if change is not None and change.function in STATISTICS:
+                made = self._with_statistics(node, change, choice, given, made)
         made.meta = dict(node.meta)
         return self._into.counted(node, made)
 
@@ -182,11 +185,35 @@ class LocalBlock:
         for source, one in zip(tensor_nodes(node), given, strict=True):
             if pieces.setdefault(source, one) is not one:
                 raise UsageError(f"it takes {source.name} in two layouts at once")
-        if change.function in (batch_norm, instance_norm, next_value):
-            for written in change.arguments[1:2] if change.function is next_value else change.arguments[3:5]:
+        if change.function is next_value:
+            for written in change.arguments[1:2]:
                 if isinstance(written, fx.Node) and pieces[written] is not self._into.value(written):
                     raise UsageError(f"it writes {written.target}, which is kept in another layout than it wants")
         return pieces
+
+    def _own_statistics(self, node: fx.Node, change: Rewrite, given: list[fx.Node]) -> list[fx.Node]:
+        """The tensors of a norm, running statistics that it wants otherwise than the rank holds them in memory of its
+        own: it keeps them for its backward, which refuses to run where another norm has written their memory."""
+        return [
+            self._into.graph.call_function(aten.clone.default, (value,))
+            if source in change.arguments[3:5] and value is not self._into.value(source)
+            else value
+            for source, value in zip(tensor_nodes(node), given, strict=True)
+        ]
+
+    def _with_statistics(
+        self, node: fx.Node, change: Rewrite, choice: Choice, given: list[fx.Node], made: fx.Node
+    ) -> fx.Node:
+        """A norm whose running statistics reach the buffers of the rank also where these lie otherwise than it wants.
+
+        They do where others read them otherwise, as a norm that is called twice and cut two ways: what it has written
+        are pieces that were made for it.
+        """
+        for source, value, state in zip(tensor_nodes(node), given, choice.inputs, strict=True):
+            if source in change.arguments[3:5] and value is not self._into.value(source):
+                held = self._values.written(source, value, state)
+                made = self._into.graph.call_function(with_written, (made, self._into.value(source), held))
+        return made
 
     def _number(self, size: Affine) -> Argument:
         """A number, or how it is made of the rows of the microbatch."""

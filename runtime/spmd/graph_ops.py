@@ -25,6 +25,7 @@ from placer.runtime.spmd.local_ops.positions import causal_mask
 from placer.runtime.stages import losses, rewrite
 from placer.runtime.stages.dropout import Place, attention, dropout
 from placer.runtime.stages.pass_context import PassContext
+from placer.runtime.stages.trained_ops import instance_norm
 
 aten = torch.ops.aten
 SUM = 2  # at::Reduction
@@ -137,6 +138,13 @@ def summed_batch_norm(*given: object, axis: Axis, count: int, mode: PassContext)
     return rewrite.batch_norm(*given, mode=mode, normalised=normalised)  # type: ignore[arg-type]
 
 
+def with_written(made: torch.Tensor, buffer: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """`made`, by an op that wrote into `value`, which is `buffer` as it wanted it: the buffer has it, too."""
+    # Not counted as a write, as those of norms are not.
+    buffer.data.copy_(value)
+    return made
+
+
 #: (what the runtime calls in every layout, how the op is cut) -> what a rank calls, with the numbers of its place.
 REWRITTEN: dict[tuple[Function, str], Function] = {
     (losses.cross_entropy, "vocabulary_loss"): vocabulary_cross_entropy,
@@ -171,3 +179,7 @@ def varying(graph: fx.Graph) -> frozenset[fx.Node]:
         if node.target is local_op("experts_to") or not (back or found.isdisjoint(node.all_input_nodes)):
             found.add(node)
     return frozenset(found)
+
+
+#: Those that write running statistics, the fourth and fifth of their arguments.
+STATISTICS = frozenset({rewrite.batch_norm, instance_norm})

@@ -65,6 +65,10 @@ class CutBlock:
             return border_state(self.split.inputs[int(reference[1:])], self.split.inner)
         return value_state(self.plan, reference) if reference[0] == "b" else SAME
 
+    def held(self, name: str) -> State:
+        """How the rank holds a parameter; a constant of the graph is the graph's own, whole on every rank."""
+        return self.states.get(name, SAME) if self.model.state(name) is not None else SAME
+
     def tensor(self, reference: str) -> Tensor | Parameter:
         """The whole tensor of a value."""
         if reference.startswith("n:"):
@@ -133,6 +137,16 @@ class Values:
             self._converted[source, want] = made
         return self._converted[source, want]
 
+    def written(self, source: fx.Node, value: fx.Node, have: State) -> fx.Node:
+        """What an op has written of a buffer, `value` in the state `have`, as the rank holds the buffer: later readers
+        convert that anew."""
+        cut, reference = self.cut, self.cut.reference(source)
+        tensor, kept = cut.tensor(reference), cut.state(reference)
+        self._converted = {known: node for known, node in self._converted.items() if known[0] is not source}
+        self._parameters.pop(str(source.target), None)
+        self._steps.clear()
+        return self._conversion(self._conversion(value, tensor, have, kept), tensor, kept, cut.held(str(source.target)))
+
     def _found(self, source: fx.Node) -> fx.Node:
         """A value as its maker left it; a parameter in the state in which this block keeps it."""
         cut, name = self.cut, str(source.target)
@@ -140,10 +154,8 @@ class Values:
             return self.into.value(source)
         if name not in self._parameters:
             index = cut.block.parameters.index(name)
-            # A constant of the graph is the graph's own, whole on every rank.
-            held = cut.states.get(name, SAME) if cut.model.state(name) is not None else SAME
             self._parameters[name] = self._conversion(
-                self.into.value(source), cut.block_class.parameters[index], held, cut.edges.parameters[index]
+                self.into.value(source), cut.block_class.parameters[index], cut.held(name), cut.edges.parameters[index]
             )
         return self._parameters[name]
 

@@ -325,3 +325,26 @@ def batch_of(made: str, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x, y = (torch.randn(GRID_ROWS, GRID_WIDTH, generator=generator, dtype=torch.float64) for _ in range(2))
     return {"x": x, "y": y, name: torch.tensor(values)}
+
+
+class NormedThrice(nn.Module):
+    """One norm of three values, as siamese models have it; its running statistics are written by each."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Conv1d(WIDTH, WIDTH, 1), norm
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        one = self.norm(self.inner(x))
+        other = self.norm(self.inner(y))
+        both = self.norm(one * other)
+        loss: Tensor = functional.mse_loss(both, one) + functional.mse_loss(other, y)
+        return loss
+
+
+def batch_normed_thrice() -> nn.Module:
+    return NormedThrice(nn.BatchNorm1d(WIDTH))
+
+
+def instance_normed_thrice() -> nn.Module:
+    return NormedThrice(nn.InstanceNorm1d(WIDTH, affine=True, track_running_stats=True))

@@ -69,6 +69,12 @@ def convolutions(choice: str) -> Picker:
     return pick
 
 
+def norms_in_turns(kind: BlockClass) -> Wishes | None:
+    """Norms by channels, then whole, then by channels again, as those of one module that is called thrice may be."""
+    norms = [op.name for op in kind.ops if "_norm" in op.target]
+    return {name: ("channels", "whole")[place % 2] for place, name in enumerate(norms)}
+
+
 def windows(kind: BlockClass) -> Wishes | None:
     """Every op that slides over the rows of images, or shifts them, by rows."""
     rows = {"conv2d": "space 0", "slice": "dim 2", "pad": "dim 2"}

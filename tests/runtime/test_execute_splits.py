@@ -12,7 +12,7 @@ import pytest
 
 import split_runs
 from examples.parity import models as parity_models
-from examples.parity.cases import Case, plan_of
+from examples.parity.cases import Case, plan_of, run_case
 from examples.parity.named_splits import Picker, split_plan
 from placer.cli import main
 from placer.costs.precision import Numerics
@@ -38,6 +38,7 @@ from split_pickers import (
     experts_sent_to,
     megatron_gpt2,
     megatron_llama,
+    norms_in_turns,
     nothing,
     rows_and_columns,
     rows_of_the_sequence,
@@ -54,6 +55,9 @@ LLAMA = Case(model="examples.models:tiny_llama")
 # The product of experts knows no float64.
 MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32")
 RESNET = Case(model="examples.models:tiny_resnet")
+PAIRS = (("x", (8, 16, 4)), ("y", (8, 16, 4)))
+BATCH_NORMED = Case(model="execute_models:batch_normed_thrice", shapes=PAIRS, microbatches=(8,))
+INSTANCE_NORMED = Case(model="execute_models:instance_normed_thrice", shapes=PAIRS, microbatches=(8,))
 
 SEQUENCE = rows_of_the_sequence(nothing)
 HEIGHT = convolutions("space 0")
@@ -76,6 +80,9 @@ ALONE = [
     (LLAMA, megatron_llama, 2, "cut 1"),
     (MIXTRAL, experts_of_all_rows, 4, "whole"),
     (MIXTRAL, experts_sent_to, 2, "whole"),
+    (BATCH_NORMED, norms_in_turns, 2, "whole"),
+    (INSTANCE_NORMED, norms_in_turns, 2, "whole"),
+    (replace(BATCH_NORMED, recompute=True), norms_in_turns, 2, "whole"),
 ]
 PRODUCTS = [
     (replace(WORDS, positions=2), columns_and_rows, 2, "whole"),
@@ -108,6 +115,11 @@ def test_the_plan_equals_the_reference_run(case: Case, pick: Picker, degree: int
     assert all(other == reports[0] for other in reports)
 
 
+def test_a_norm_that_is_cut_another_way_each_time_equals_the_reference_run_compiled() -> None:
+    report = on_ranks(2, run_case, plan(BATCH_NORMED, norms_in_turns, 2, "whole"), 2, "aot_eager")[0]
+    assert report.passed, str(report)
+
+
 def test_as_many_exchanges_of_experts_are_priced_as_are_made() -> None:
     made = plan(MIXTRAL, experts_sent_to, 2, "whole")
     local = local_graph(made.graph, made.layouts[0])
@@ -135,7 +147,10 @@ def test_the_rows_that_windows_get_of_others_are_those_that_are_priced(case: Cas
     assert sorted(got) == sorted(size for size in priced if size)
 
 
-@pytest.mark.parametrize("case", [WORDS, DROPPING, IMAGES, replace(WORDS, positions=2)], ids=str)
+CUT_AT_RANDOM = [WORDS, DROPPING, IMAGES, replace(WORDS, positions=2), BATCH_NORMED]
+
+
+@pytest.mark.parametrize("case", CUT_AT_RANDOM, ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_plans_whose_every_op_is_cut_at_random_equal_the_reference_run(case: Case, seed: int) -> None:
     made = random_plan(case, 2, seed)

@@ -74,7 +74,9 @@ def _note(given: Given, mean: torch.Tensor, variance: torch.Tensor) -> None:
     for position, name, value in ((3, "running_mean", mean), (4, "running_var", variance)):
         running = given.optional(position, name)
         if running is not None:
-            running.lerp_(value.to(running.dtype), momentum)
+            # As torch's does: not counted as a write, for which the backward of another norm would refuse to run that
+            # keeps the same statistics, and in training does not read them.
+            running.data.lerp_(value.to(running.dtype), momentum)
 
 
 def _sides(x: torch.Tensor, dim: int, before: int, behind: int) -> list[int]:
