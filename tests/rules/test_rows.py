@@ -122,6 +122,7 @@ APART: dict[str, Loss] = {
     "a chain of products": lambda net, h, x, y: torch.linalg.multi_dot(
         [h, net.layer.weight, net.head.weight.t()]
     ).mean(),
+    "cross products of each row": lambda net, h, x, y: torch.cross(h[:, :3], x[:, :3], dim=-1).pow(2).mean(),
     "inner products of each row": lambda net, h, x, y: torch.linalg.vecdot(h, x).pow(2).mean(),
     "inner products of a weight with each row": lambda net, h, x, y: (
         torch.linalg.vecdot(net.norm.weight, h).pow(2).mean()

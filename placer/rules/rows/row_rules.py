@@ -285,7 +285,7 @@ _RULES: Mapping[RowRule, str] = {
     _among: "isin",
     _grids: "affine_grid_generator",
     _along(2, 1): "cosine_similarity",
-    _along(2): "quantile nanquantile",
+    _along(2): "quantile nanquantile cross",
     _along(1, -1): "logcumsumexp unfold mode",
     _filled_places: "index_fill",
     _along(1): "fft_fftshift fft_ifftshift",
