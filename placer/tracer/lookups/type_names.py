@@ -4,7 +4,7 @@
     y = y.type(torch.FloatTensor)         as `y.float()`
 
 torch has no name for a tensor on meta that it takes back, and none of a type without a device; where a run computes is
-the plan's to say.
+the plan's to say. A mask of bytes, which `torch.where` takes for one of bools on devices, its kernel for meta refuses.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ _OF_CPU = {
 }  # fmt: skip
 
 
+# What chooses by a mask, and where that stands.
+_WHERE: dict[object, int] = {torch.where: 0, torch.Tensor.where: 1}
+
+
 class TypeNames(TorchFunctionMode):
-    """While it is entered, `Tensor.type` tells a type as of a CPU's tensor, and takes one so told as a type alone."""
+    """While it is entered, `Tensor.type` tells a type as of a CPU's tensor, and takes one so told as a type alone. To
+    `where` masks of bytes are of bools."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
@@ -33,6 +38,9 @@ class TypeNames(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Calls it, or what it means."""
         named = dict(kwargs or {})
+        if func in _WHERE:
+            given = [_as_mask(one) if place == _WHERE[func] else one for place, one in enumerate(args)]
+            return func(*given, **{name: _as_mask(one) if name == "condition" else one for name, one in named.items()})
         if func is not torch.Tensor.type or "non_blocking" in named:
             return func(*args, **named)
         asked = args[1] if len(args) > 1 else named.get("dtype")
@@ -43,3 +51,7 @@ class TypeNames(TorchFunctionMode):
         )
         dtype = _OF_CPU.get(text)
         return func(*args, **named) if dtype is None else args[0].to(dtype)
+
+
+def _as_mask(given: object) -> object:
+    return given.to(torch.bool) if isinstance(given, torch.Tensor) and given.dtype == torch.uint8 else given
