@@ -4,7 +4,7 @@
     y = y.type(torch.FloatTensor)         as `y.float()`
 
 torch has no name for a tensor on meta that it takes back, and none of a type without a device; where a run computes is
-the plan's to say. A mask of bytes, which `torch.where` takes for one of bools on devices, its kernel for meta refuses.
+the plan's to say. A mask of bytes, taken for one of bools by `torch.where` and `h[mask]`, is refused on meta.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _OF_CPU = {
 
 
 # What chooses by a mask, and where that stands.
-_WHERE: dict[object, int] = {torch.where: 0, torch.Tensor.where: 1}
+_CHOOSING: dict[object, int] = {torch.where: 0, torch.Tensor.where: 1, torch.Tensor.__getitem__: 1}
 
 
 class TypeNames(TorchFunctionMode):
     """While it is entered, `Tensor.type` tells a type as of a CPU's tensor, and takes one so told as a type alone. To
-    `where` masks of bytes are of bools."""
+    what chooses by them masks of bytes are of bools."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (),
@@ -38,8 +38,8 @@ class TypeNames(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """Calls it, or what it means."""
         named = dict(kwargs or {})
-        if func in _WHERE:
-            given = [_as_mask(one) if place == _WHERE[func] else one for place, one in enumerate(args)]
+        if func in _CHOOSING:
+            given = [_as_mask(one) if place == _CHOOSING[func] else one for place, one in enumerate(args)]
             return func(*given, **{name: _as_mask(one) if name == "condition" else one for name, one in named.items()})
         if func is not torch.Tensor.type or "non_blocking" in named:
             return func(*args, **named)
@@ -54,4 +54,6 @@ class TypeNames(TorchFunctionMode):
 
 
 def _as_mask(given: object) -> object:
+    if type(given) is tuple:
+        return tuple([_as_mask(one) for one in given])
     return given.to(torch.bool) if isinstance(given, torch.Tensor) and given.dtype == torch.uint8 else given

@@ -19,7 +19,9 @@ ROWS, WIDTH = 8, 6
 BATCH = {"x": ((ROWS, WIDTH), "float64")}
 Case = Callable[[Tensor, Tensor], Tensor]
 
-pytestmark = pytest.mark.filterwarnings("ignore:where received a uint8 condition tensor")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:where received a uint8 condition tensor", "ignore:indexing with dtype torch.uint8"
+)
 
 
 def of_two(h: Tensor, mask: Tensor) -> Tensor:
@@ -42,6 +44,14 @@ def other_than_one(h: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask * 2, h, h.exp())
 
 
+def selected(h: Tensor, mask: Tensor) -> Tensor:
+    return h * h[mask].sum() + h[mask[:, 0]].mean()
+
+
+def beside_a_slice(h: Tensor, mask: Tensor) -> Tensor:
+    return h * h[mask[:, 0], 1:3].sum()
+
+
 def of_a_step(h: Tensor, mask: Tensor) -> Tensor:
     """As torchcrf goes on with a score where a sequence has not ended."""
     score = h[:, 0]
@@ -52,7 +62,8 @@ def of_a_step(h: Tensor, mask: Tensor) -> Tensor:
 
 
 CASES: dict[str, Case] = {
-    one.__name__: one for one in (of_two, as_a_method, by_name, of_numbers, other_than_one, of_a_step)
+    one.__name__: one
+    for one in (of_two, as_a_method, by_name, of_numbers, other_than_one, selected, beside_a_slice, of_a_step)
 }
 
 
