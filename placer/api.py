@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placer import simulator
+from placer import legality, simulator
 from placer.cluster.cluster import Cluster
 from placer.costs import step_estimate as estimates
 from placer.errors import UsageError
@@ -233,15 +233,26 @@ def _proven(best: Plan) -> str:
 
 
 def estimate(plan: Plan) -> Ledger:
-    """Predicted seconds and bytes of one step by the closed form: what searches compare."""
-    _require_plan(plan)
+    """Predicted seconds and bytes of one step by the closed form: what searches compare.
+
+    Raises IllegalPlanError for a plan that breaks a rule, as an edited one may; where only memory binds, there are
+    numbers.
+    """
+    _require_legal(plan)
     return estimates.estimate(plan)
 
 
 def simulate(plan: Plan) -> Timeline:
-    """The step played event by event: its slices, and its ledger."""
-    _require_plan(plan)
+    """The step played event by event: its slices, and its ledger. Raises IllegalPlanError as `estimate` does."""
+    _require_legal(plan)
     return simulator.simulate(plan)
+
+
+def _require_legal(plan: Plan) -> None:
+    _require_plan(plan)
+    broken = legality.but_memory(legality.check(plan, lowered=False))
+    if broken:
+        raise legality.error_of(broken)
 
 
 def _require_plan(plan: object) -> None:

@@ -79,6 +79,11 @@ def error_of(found: tuple[Violation, ...]) -> PlacerError:
     return IllegalPlanError(f"the plan breaks {len(found)} rule(s); plan again or correct it:\n{listed}")
 
 
+def but_memory(found: tuple[Violation, ...]) -> tuple[Violation, ...]:
+    """Those of the rules `found` broken without which a plan says nothing that could be predicted."""
+    return tuple(violation for violation in found if violation.rule != "memory")
+
+
 def _broken(plan: Plan, rules: Rules) -> tuple[Violation, ...]:
     return tuple(Violation(rule=name, message=message) for name, rule in rules.items() for message in rule(plan))
 

@@ -24,7 +24,7 @@ class ExpertPlacement:
 def expert_placement(plan: Plan) -> ExpertPlacement | None:
     """The placement of the plan's experts; None where every device has all of them."""
     for layout in plan.layouts:
-        for kind, split in zip(plan.graph.classes, layout.splits, strict=True):
+        for kind, split in zip(plan.graph.classes, layout.splits, strict=False):  # illegal plans are shown too
             count = 0 if split is None else cut_experts(kind, split)
             if split is not None and count:
                 loads, devices = plan.settings.expert_loads, expert_devices(split, layout.degree)

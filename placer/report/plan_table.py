@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from placer.costs.step_estimate import costs_of, tightest
+from placer.legality import but_memory, check
 from placer.plans.compression import compression_text
 from placer.plans.ledger import Ledger, MemoryBytes, Seconds
 from placer.plans.plan import Plan, Stage, recompute_word, replica_rows
@@ -25,8 +26,12 @@ NOTHING = 1e-9
 
 
 def plan_table(plan: Plan) -> str:
-    """The whole view as plain text."""
-    return plain(plan_view(plan))
+    """The whole view as plain text; of a plan that breaks rules the rules, and no seconds or bytes to believe."""
+    broken = but_memory(check(plan, lowered=False))
+    if not broken:
+        return plain(plan_view(plan))
+    said = [Text(f"breaks a rule: {rule}") for rule in broken]
+    return plain(Group(plan_view(replace(plan, ledger=None, bound=None, alternatives=())), *said))
 
 
 def plan_view(plan: Plan) -> RenderableType:
@@ -147,7 +152,7 @@ def _split(plan: Plan, stage: Stage) -> str:
 
 def _rows(plan: Plan, stage: Stage) -> str:
     """The rows of each replica of the largest microbatch: `2 x 6`, `9 + 3`."""
-    each = replica_rows(max(plan.microbatches), stage.shares, stage.replicas)
+    each = replica_rows(max(plan.microbatches, default=0), stage.shares, stage.replicas)
     counts = Counter(each)
     return " + ".join(str(rows) if count == 1 else f"{count} x {rows}" for rows, count in counts.items())
 

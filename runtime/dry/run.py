@@ -91,8 +91,9 @@ class DryRuns:
     `placer.runtime.load` does.
     """
 
+    @torch.inference_mode(False)  # gradients are on in it, wherever the caller stands
     def __init__(self, plan: Plan, model: nn.Module | None = None, capture: CapturedModel | None = None) -> None:
-        broken = tuple(violation for violation in legality.check(plan) if violation.rule != "memory")
+        broken = legality.but_memory(legality.check(plan))
         if broken:
             raise legality.error_of(broken)
         self._plan = plan
@@ -101,6 +102,7 @@ class DryRuns:
         self._model = bare(prepared)
         self.programs = lower(plan)
 
+    @torch.inference_mode(False)  # gradients are on in it, wherever the caller stands
     def of(self, rank: int, programs: Sequence[Program] = ()) -> DryRun:
         """The dry run of `rank`. `programs` stand for those that the plan gives the same ranks.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import placer
 from clusters import SLOW, cluster, with_host
 from graphs import BlockSpec, chain_graph
 from mixed_plans import machines
@@ -159,6 +160,18 @@ def test_fsdp_shards_types_in_units_of_their_own() -> None:
         blocks = [replace(one, parameters=names) if not one.kind else one for one in made.graph.blocks[:1]]
         graph = replace(made.graph, classes=(kind, *others), blocks=(*blocks, *made.graph.blocks[1:]))
         assert [one.rule for one in check(replace(made, graph=graph))] == ["sharding"] * broken
+
+
+@pytest.mark.parametrize(("rule", "made", "message"), BROKEN)
+def test_what_predicts_or_shows_an_illegal_plan_says_which_rule_it_breaks(rule: str, made: Plan, message: str) -> None:
+    """A plan edited in a file or in Python: each of these ended in an error of our own code, or in numbers."""
+    if rule == "memory":
+        assert placer.simulate(made).ledger.step_seconds > 0 and "breaks a rule" not in str(made)
+        return
+    for predict in (placer.estimate, placer.simulate):
+        with pytest.raises(IllegalPlanError, match=f"- {rule}: "):
+            predict(made)
+    assert f"breaks a rule: {rule}: " in " ".join(str(made).split())
 
 
 def test_several_broken_rules_are_all_listed() -> None:
