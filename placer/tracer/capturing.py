@@ -54,8 +54,7 @@ from placer.tracer.parts_to_blame import cost_of, in_its_place, mistaken, note, 
 from placer.tracer.selections.products import Products
 
 
-@torch.inference_mode(mode=False)
-@torch.enable_grad()
+@torch.inference_mode(False)  # gradients are on in it, wherever the caller stands
 def capture(
     model: object,
     *,

@@ -45,6 +45,7 @@ class Traced:
     input_names: tuple[str, ...]
 
 
+@torch.inference_mode(False)  # gradients are on in it, wherever the caller stands
 def trace(model: nn.Module, graph_or_batch: Graph | BatchLike, loss_fn: LossFunction | None = None) -> Traced:
     """Trace a real model for execution, on the device it lies on, with a Graph's inputs or an example batch.
 

@@ -35,6 +35,9 @@ from placer.runtime.weights.rank_weights import ChunkMap
 class Executor:
     """One rank of a running plan, as `load` puts it together.
 
+    All but `step` may be called in `torch.inference_mode` too: they leave it, as what is made or gathered in it would
+    be no good to the steps that follow.
+
     relay: passes on what happens in steps to its `target`, which may be exchanged. draws: whether a step draws random
     numbers. relaxed: how a step ends where it does not hold all replicas together. steps: those done so far, which key
     the dropout masks; set it when resuming. own_rows: the share of the batch whose loss steps give, where that is the
@@ -91,11 +94,13 @@ class Executor:
         """The norm of the last step's gradients before they were clipped; None where nothing clips them."""
         return None if self.clipped_norm is None else float(self.clipped_norm)
 
+    @torch.inference_mode(False)
     def held_state(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers of this rank as it holds them, by the model's own names; tied ones once."""
         self.consolidate()
         return self.state.held()
 
+    @torch.inference_mode(False)
     def held_beside(self) -> dict[str, torch.Tensor]:
         """The buffers of this rank that steps write and the model's own state leaves out (`persistent=False`)."""
         self.consolidate()
@@ -110,7 +115,7 @@ class Executor:
         after a step or an evaluation that failed on its way.
         """
         self._require_together()
-        require_gradients("step")
+        require_gradients()
         require_planned_casts(self.plan.settings.precision, self.device, "step")
         if self.given is not None:
             self.given.require_trained_alike()
@@ -139,6 +144,7 @@ class Executor:
         for replica in self.replicas.values():
             replica.settle()
 
+    @torch.inference_mode(False)
     def evaluate(self, batch: Batch) -> float:
         """The loss of the global batch without gradients: dropout off, batch norm with its running statistics.
 
@@ -159,6 +165,7 @@ class Executor:
         self._note_given()
         return loss
 
+    @torch.inference_mode(False)
     def state_dict(self) -> dict[str, torch.Tensor]:
         """This rank's parameters and buffers by the model's own names: its stages', sharded ones as DTensors.
 
@@ -168,6 +175,7 @@ class Executor:
         self.consolidate()
         return self.state.local()
 
+    @torch.inference_mode(False)
     def full_state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
         """The whole model's state on the CPU of every rank, under every name the model has for it (tied ones too).
 
@@ -176,6 +184,7 @@ class Executor:
         self.consolidate()
         return self.state.full(rank0_only=rank0_only)
 
+    @torch.inference_mode(False)
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take this rank's part of `state`: a whole model's or `state_dict()`'s. Raises UsageError for missing and
         unknown names and for other shapes, before anything is taken.
@@ -192,6 +201,7 @@ class Executor:
         and where groups of parameters have rates of their own."""
         self.updater.set_learning_rate(rate)
 
+    @torch.inference_mode(False)
     def consolidate(self) -> None:
         """Bring replicas that are not held together by every step to the same state; all ranks call it."""
         self._require_together()

@@ -71,7 +71,7 @@ class _StepState:
     @property
     def loss(self) -> torch.Tensor:
         """Of all microbatches that this rank has it of, where it was made: nobody waits for it before the step ends."""
-        return torch.stack(self.losses).sum() if self.losses else torch.zeros((), dtype=torch.float64)
+        return torch.stack(self.losses).sum() if self.losses else torch.zeros((), dtype=torch.float64, device="cpu")
 
     @property
     def training(self) -> bool:

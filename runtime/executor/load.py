@@ -37,7 +37,6 @@ from placer.runtime.executor.executor import Executor
 from placer.runtime.executor.interpreter import Interpreter
 from placer.runtime.executor.messages import Mailbox, MessageParts, makers, value_shapes
 from placer.runtime.executor.rank_builder import RankModel, RankState, rank_groups, rank_state
-from placer.runtime.executor.surroundings import require_gradients
 from placer.runtime.stages.block_code import CutModel
 from placer.runtime.stages.captured_model import CapturedModel, captured
 from placer.runtime.stages.microbatch import BatchSplit
@@ -49,6 +48,7 @@ from placer.runtime.weights.rank_weights import ModelInMemory
 from placer.runtime.weights.same_weights import require_same_weights
 
 
+@torch.inference_mode(False)  # gradients are on in it, wherever the caller stands
 def load(
     plan: Plan,
     model: nn.Module | None = None,
@@ -81,7 +81,6 @@ def load(
     """
     if not isinstance(plan, Plan):
         raise UsageError(f"the plan is a {type(plan).__name__}; give a Plan, as Plan.load(path) reads it")
-    require_gradients("load")
     if model is None:
         import_model(plan)
     if not checked:

@@ -16,13 +16,13 @@ from placer.errors import UsageError
 from placer.plans.settings import Precision
 
 
-def require_gradients(what: str) -> None:
-    """Raise UsageError where torch keeps nothing for a backward, as under no_grad, where that of one device fails."""
+def require_gradients() -> None:
+    """Raise UsageError for a step where torch keeps nothing for a backward, in which that of one device fails."""
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
         raise UsageError(
-            f"{what} was called under torch.{mode} (or set_grad_enabled(False)), where nothing has a gradient and no "
-            "weight would move; call it outside"
+            f"step was called under torch.{mode} (or set_grad_enabled(False)), where nothing has a gradient and no "
+            "weight would move; call it outside (evaluate and the state dicts may stay within)"
         )
 
 

@@ -24,6 +24,8 @@ from placer.runtime.stages.shapes import TensorMeta
 
 Batch = dict[str, torch.Tensor]
 Read = Callable[[str], torch.Tensor]
+#: Where batches are there whole, wherever a caller has torch make its tensors (`torch.set_default_device`).
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,8 @@ class BatchValues:
     @torch.no_grad()
     def sums(self, pieces: Iterable[tuple[PassContext, Batch]]) -> BatchSums:
         """The sums over the passes of pieces, which are the whole batch."""
-        counts, totals = [0.0] * len(self.counts), [torch.zeros((), dtype=_summed_in(one.dtype)) for one in self.totals]
+        counts = [0.0] * len(self.counts)
+        totals = [torch.zeros((), dtype=_summed_in(one.dtype), device=_HOST) for one in self.totals]
         for mode, piece in pieces:
             values = self.code(mode, mode.rows / mode.global_rows, *(piece[name] for name in self.names))
             for at, count in enumerate(self.counts):
@@ -78,7 +81,7 @@ class BatchValues:
         """Sums of a batch of which everything counts once, for a step that only looks at shapes."""
         return BatchSums(
             counts=(1.0,) * len(self.counts),
-            totals=tuple(torch.ones(one.shape, dtype=one.dtype) for one in self.totals),
+            totals=tuple(torch.ones(one.shape, dtype=one.dtype, device=_HOST) for one in self.totals),
         )
 
 
@@ -111,7 +114,7 @@ def _function(cut: CutModel, read: Read, wanted: list[fx.Node | None]) -> tuple[
 
 def _on_host(node: fx.Node) -> fx.Node:
     """A call that makes or moves nothing on another device: the batch is there whole on the host alone."""
-    node.args, node.kwargs = tree_map_only(torch.device, lambda _: torch.device("cpu"), (node.args, node.kwargs))
+    node.args, node.kwargs = tree_map_only(torch.device, lambda _: _HOST, (node.args, node.kwargs))
     return node
 
 

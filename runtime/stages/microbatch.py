@@ -93,7 +93,12 @@ def checked(batch: Batch, plan: Plan) -> Batch:
     for entry in inputs:
         _require_like(entry, batch[entry.name], plan.rows, dtypes[entry.name])
         require_constant(entry, batch[entry.name], plan.rows)
-    return {entry.name: batch[entry.name] for entry in inputs}
+    return {entry.name: _recordable(batch[entry.name]) for entry in inputs}
+
+
+def _recordable(given: torch.Tensor) -> torch.Tensor:
+    """A tensor that was made in torch.inference_mode cannot be kept for a backward; its copy can."""
+    return given.clone() if given.is_inference() else given
 
 
 def _require_tensors(batch: object, names: list[str]) -> None:

@@ -69,6 +69,7 @@ class Engine(Protocol):
         ...
 
 
+@torch.inference_mode(False)  # gradients are on in it, wherever the caller stands
 def execute(plan: Plan, options: ExecuteOptions, *, capture: CapturedModel | None = None) -> RunReport:
     """Run `options.steps` steps of `plan`, going on from the last complete checkpoint where there is one.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeVar
 
+import torch
 from torch import distributed as dist
 from torch import nn
 
@@ -75,6 +76,7 @@ class _Inputs:
         return box[0]
 
 
+@torch.inference_mode(False)  # gradients are on in it, wherever the caller stands
 def verify(
     plan: Plan,
     steps: int = 3,

@@ -100,6 +100,13 @@ def test_a_step_cut_over_the_devices_of_a_replica_meets_them_inside_its_blocks()
         assert found.inside and all(entry.ranks == (0, 1) for entry in found.inside)
 
 
+def test_a_dry_run_without_gradients_around_it_is_the_same() -> None:
+    plan = PLANS["pipeline"]()
+    with torch.no_grad():
+        found = DryRuns(plan).of(0)
+    assert found.passed and found.allocated_bytes == dry("pipeline").of(0).allocated_bytes
+
+
 def test_a_plan_that_does_not_fit_says_so_and_what_it_needs() -> None:
     plan = PLANS["pipeline"]()
     small = replace(plan, cluster=with_memory(plan.cluster, 2**16))
