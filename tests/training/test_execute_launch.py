@@ -168,8 +168,9 @@ def test_ranks_join_once_more_after_they_have_left() -> None:
 def test_after_close_a_rank_does_not_go_on_with_its_own_rows_alone() -> None:
     told: list[str] = []
     launch_module(("execute_ranks", "goes_on_after_close"), 2, SECONDS, echo=told.append)
-    assert sum("this executor was closed" in line for line in told) == 2 * 3
-    assert not any("gives" in line for line in told)
+    text = "\n".join(told)  # two ranks may write in one line
+    assert text.count("this executor was closed") == 2 * 3, text
+    assert "gives" not in text
 
 
 def test_an_error_of_one_rank_is_told_by_the_other() -> None:
