@@ -95,12 +95,23 @@ def _same(plan: Plan, model: nn.Module) -> nn.Module:
         raise StalePlanError(
             "the plan was made for another model: its structure, shapes, types or frozen parameters differ; plan again"
         )
+    _require_trainable(model)
     return model
 
 
 def _converted(plan: Plan, model: nn.Module, device: torch.device, *, given: bool) -> nn.Module:
     model = casting.cast(model, device, casting.RUN_DTYPES[plan.settings.precision])
     return as_built(model) if given else model.train()
+
+
+def _require_trainable(model: nn.Module) -> None:
+    """Raise UsageError for weights and buffers that torch lets no step write."""
+    made = [name for name, tensor in named_tensors(model).items() if tensor.is_inference()]
+    if made:
+        raise UsageError(
+            f"{made[0]} of the model that was given was made in torch.inference_mode, and torch trains no such tensor; "
+            "build the model, or load its weights, outside of it"
+        )
 
 
 def named_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

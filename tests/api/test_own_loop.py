@@ -222,6 +222,14 @@ def test_all_but_a_step_may_be_done_without_gradients(gpt2: Plan, name: str) -> 
     assert all(torch.equal(one, plain[name]) for name, one in two_steps(executor, gpt2).items())
 
 
+def test_a_model_made_in_inference_mode_is_refused(gpt2: Plan) -> None:
+    """In eager its first step ends in torch's error; loading it ended in one of ours."""
+    with torch.inference_mode():
+        model = tracer.resolve("examples.models:tiny_gpt2").build("cpu")
+    with pytest.raises(UsageError, match=r"was made in torch.inference_mode.*outside of it"):
+        load(gpt2, model)
+
+
 def test_a_batch_made_in_inference_mode_trains(gpt2: Plan) -> None:
     """Torch keeps no such tensor for a backward; pipelines hung as one rank ended in its error."""
     with torch.inference_mode():
