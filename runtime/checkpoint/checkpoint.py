@@ -188,10 +188,6 @@ class Checkpoints:
         if why is not None:
             return why
         marker = read_marker(path)
-        if marker.fingerprint != self._fingerprint:
-            raise StalePlanError(
-                f"the checkpoint {path} is of another model than the plan's; give another folder with --checkpoint"
-            )
         state = with_random_state(saved.state_dict(), self._world)
         reader = CheckpointReader(path, marker.files)
         index = reader.read_index()
@@ -199,9 +195,11 @@ class Checkpoints:
         lacking = self._every(keep_buffers_of(state, index.state_dict_metadata))
         held = {name for names in self._every(model_names(state)) for name in names}
         other = of_another_model(held, index)
+        if marker.fingerprint != self._fingerprint and not other:
+            other = "weights of these names, of other sizes or in another computation"
         if other:
             raise StalePlanError(
-                f"the checkpoint {path} does not load: it is of another model than the plan's ({other}); "
+                f"the checkpoint {path} is of another model than the plan's ({other}); "
                 "give another folder with --checkpoint"
             )
         asked, told = requests(state, index), self._every(unlike(state, index))
