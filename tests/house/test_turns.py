@@ -10,22 +10,20 @@ from typing import NamedTuple
 
 import pytest
 
-from turns import in_turn
+from turns import PARTS, in_turn
 
 CASES = """
 import pytest
-pytestmark = pytest.mark.in_turns(3)
-@pytest.mark.parametrize("case", range(7))
+@pytest.mark.in_turns
+@pytest.mark.parametrize("case", range(20))
 def test_dear(case): pass
-@pytest.mark.in_turns(2)
-@pytest.mark.parametrize("case", range(3))
-def test_less_dear(case): pass
+def test_cheap(): pass
 """
 SETTINGS = """
 [pytest]
 testpaths = tests
 pythonpath = {house}
-markers = in_turns(n): as of placer
+markers = in_turns: as of placer
 addopts = --strict-markers -v -p no:cacheprovider
 """
 
@@ -36,16 +34,21 @@ def project(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
     (folder / "tests").mkdir()
     shutil.copy(checkout / "tests" / "conftest.py", folder / "tests")
     (folder / "tests" / "test_cases.py").write_text(CASES)
-    (folder / "tests" / "test_plain.py").write_text("def test_of_no_mark(): pass\n")
     (folder / "pytest.ini").write_text(SETTINGS.format(house=checkout / "tests" / "house"))
     return folder
 
 
-def ran(project: Path, *arguments: str) -> list[str]:
+def run(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", *arguments]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600, check=True)
-    words = [line.split() for line in done.stdout.splitlines() if "PASSED" in line]
-    return sorted(next(word.split("::")[1] for word in line if "::" in word) for line in words)
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600, check=False)
+
+
+def ran(project: Path, *arguments: str) -> list[str]:
+    """The tests that were run, which pass."""
+    done = run(project, *arguments)
+    assert done.returncode == 0, done.stdout
+    lines = [line.split() for line in done.stdout.splitlines() if "PASSED" in line]
+    return sorted(next(word for word in line if "::" in word) for line in lines)
 
 
 class Claim(NamedTuple):
@@ -53,29 +56,34 @@ class Claim(NamedTuple):
 
     path: Path
     name: str
-    parts: int | None
+    dear: bool
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
-        return None if self.parts is None else pytest.Mark(name, (self.parts,), {}, _ispytest=True)
+        return pytest.Mark(name, (), {}, _ispytest=True) if self.dear else None
 
 
-def test_each_test_has_its_turn_and_few_run_in_each() -> None:
-    marked = [(Path("dear.py"), 3)] * 7 + [(Path("plain.py"), None)] + [(Path("dear.py"), 2), (Path("other.py"), 3)] * 3
-    tests = [Claim(path, str(number), parts) for number, (path, parts) in enumerate(marked)]
-    turns = [in_turn(tests, turn) for turn in range(6)]
+def test_each_dear_test_has_one_turn_and_each_other_all() -> None:
+    files = ["one.py"] * 21 + ["other.py"] * 3 + ["one.py"] * 2
+    tests = [Claim(Path(file), str(number), number % 3 > 0) for number, file in enumerate(files)]
+    turns = [in_turn(tests, turn) for turn in range(PARTS)]
     for kept, left in turns:
         assert sorted(kept + left) == sorted(tests)
+        assert sum(test.dear and test.path == Path("one.py") for test in kept) in (1, 2)
     for test in tests:
-        assert sum(test in kept for kept, _ in turns) == 6 // (test.parts or 1)
-    for first in range(6):
-        assert len([test for test in turns[first][0] if (test.path, test.parts) == (Path("dear.py"), 3)]) in (2, 3)
+        assert sum(test in kept for kept, _ in turns) == (1 if test.dear else PARTS)
 
 
 def test_files_that_are_named_run_whole(project: Path) -> None:
-    assert len(ran(project, "tests/test_cases.py")) == 10
+    assert len(ran(project, "tests/test_cases.py")) == len(ran(project, "--turn", "every")) == 21
 
 
 def test_processes_run_the_turn_of_a_run_of_all_tests(project: Path) -> None:
     alone = ran(project)
-    assert len(alone) < 11
+    assert 1 < len(alone) < 5
     assert ran(project, "-n", "2") == alone
+
+
+def test_a_turn_that_is_none_is_refused(project: Path) -> None:
+    refused = run(project, "--turn", "8")
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--turn 8: give a number from 0 to 7, or `every`" in refused.stderr
