@@ -41,7 +41,7 @@ def checkout() -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which of the tests that take turns are run."""
-    said = "which eighth of the tests marked in_turns runs, or `every`; the commit's unless files are named"
+    said = "which twelfth of the tests marked in_turns runs, or `every`; the commit's unless files are named"
     parser.addoption("--turn", metavar="N", help=said)
 
 

@@ -36,6 +36,7 @@ def test_importing_placer_imports_neither_torch_nor_a_solver() -> None:
     assert heavy == "[]"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("first", ["placer.api", "placer.cli.commands.planning.plan", "placer.runtime"])
 def test_plan_is_a_function_whatever_is_imported_first(first: str) -> None:
     before = f"import {first}; import placer; print(type(placer.plan).__name__, type(placer.capture).__name__)"
@@ -44,6 +45,7 @@ def test_plan_is_a_function_whatever_is_imported_first(first: str) -> None:
     assert python(after) == "function function"
 
 
+@pytest.mark.in_turns
 def test_the_runtime_stays_a_module_and_plan_a_function_after_it_is_reached() -> None:
     code = "import placer; print(callable(placer.runtime.load), type(placer.plan).__name__)"
     assert python(code) == "True function"
@@ -69,6 +71,7 @@ print("light")
     assert python(code, str(tmp_path / "plan.json")) == "light"
 
 
+@pytest.mark.in_turns
 def test_a_plan_is_executed_without_importing_a_solver() -> None:
     code = "import sys, placer.runtime.training.execute, placer.runtime; print('ortools' in sys.modules)"
     assert python(code) == "False"

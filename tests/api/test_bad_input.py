@@ -15,6 +15,8 @@ from placer.errors import UsageError
 from placer.plans.plan import SCHEMA_VERSION, Plan
 from placer.search.asked import parse_pins
 
+pytestmark = pytest.mark.in_turns
+
 
 @pytest.fixture
 def placer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:

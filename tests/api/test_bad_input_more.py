@@ -103,6 +103,7 @@ def test_a_model_without_a_loss_is_told_of_the_flag(placer: Command) -> None:
     assert "--loss package.module:function" in ended.error
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("loss", "said"),
     [("many", "shape (3, 10)"), ("no_tensor", "a float"), ("looks_up", "KeyError: 'answers'"), ("absent", "absent")],
@@ -134,6 +135,7 @@ def test_a_model_without_parameters_is_refused(placer: Command) -> None:
 # --- the batch
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("model", "batch", "said"),
     [
@@ -163,6 +165,7 @@ def test_a_wrong_size_names_the_line_it_failed_at(placer: Command) -> None:
     assert line_of("# the layer takes 64") in ended.error
 
 
+@pytest.mark.in_turns
 def test_a_branch_on_values_is_told_of_where(placer: Command) -> None:
     ended = placer("plan", "bad_models:branches", "--cluster", "small.yaml", "--batch", "x=8x4")
     assert "torch.where" in ended.error
@@ -217,6 +220,7 @@ def edited(made: Plan, change: Callable[[dict[str, JsonValue]], object], name: s
     Path(name).write_text(json.dumps(document))
 
 
+@pytest.mark.in_turns
 def test_a_plan_as_it_was_written_is_taken_as_it_is_however_it_is_laid_out(placer: Command, made: Plan) -> None:
     edited(made, lambda document: None)
     ended = placer("explain", "plan.json")
@@ -282,6 +286,7 @@ def test_a_plan_nested_beyond_reason_is_no_plan(placer: Command) -> None:
 # --- choices that contradict
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("pins", [("pipeline=2", "pipeline=1"), ("recompute=yes", "recompute=no")])
 def test_pins_that_contradict_are_both_named(placer: Command, pins: tuple[str, str]) -> None:
     given = [argument for pin in pins for argument in ("--pin", pin)]
@@ -343,6 +348,7 @@ def test_a_folder_of_the_demo_that_is_a_file_is_refused_at_once(placer: Command)
 # --- the cluster
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -70,6 +70,7 @@ def test_seconds_that_suffice_change_nothing() -> None:
     assert plans[1].ended == ""
 
 
+@pytest.mark.in_turns
 def test_a_search_of_minutes_ends_with_its_seconds_and_a_bound_that_holds() -> None:
     graph = gpt_graph(layers=24, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
     given = problem(graph, nodes(device(), per_node=8, count=4), rows=32)
@@ -91,6 +92,7 @@ def test_a_complete_search_says_nothing_of_the_kind(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.in_turns
 def test_ctrl_c_writes_the_best_plan_so_far_and_exits_0(tmp_path: Path) -> None:
     written = tmp_path / "plan.json"
     code = "import sys; from tests_interrupt import main; sys.exit(main())"
@@ -128,6 +130,7 @@ def main():
 """
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("budget", [60, 300])
 def test_auto_loses_to_no_baseline_on_what_branches_however_small_the_budget(budget: int) -> None:
     blocks = [BlockSpec(flops=10**8 * (i + 1), parameters=10 ** (3 + i % 3)) for i in range(7)]
@@ -139,6 +142,7 @@ def test_auto_loses_to_no_baseline_on_what_branches_however_small_the_budget(bud
         assert seconds(best) <= seconds(solve_with(replace(given, budget=budget), name)) * (1 + 1e-9), name
 
 
+@pytest.mark.in_turns
 def test_moves_go_on_where_a_budget_ends_the_exact_search() -> None:
     given = replace(drawn_problem(1), budget=300)
     exact, both = solve_with(given, "stages"), solve_with(given, "auto")

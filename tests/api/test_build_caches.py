@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from placer.errors import UsageError
 from placer.tracer import resolve
 
+pytestmark = pytest.mark.in_turns
+
 SIZE = 4
 _KEPT: dict[int, Tensor] = {}
 

@@ -229,6 +229,7 @@ def test_importing_placer_imports_neither_torch_nor_pydantic() -> None:
     assert done.stdout == "[] Plan\n"
 
 
+@pytest.mark.in_turns
 def test_how_the_run_updates_its_weights_is_kept_in_the_plan(placer: Command, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     how = ("--optimizer", "sgd", "--momentum", "0.9", "--weight-decay", "0", "--clip-norm", "0")

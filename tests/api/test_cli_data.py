@@ -30,6 +30,7 @@ def placer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return command_in(tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.in_turns
 def test_a_plan_with_a_data_set_names_the_bottleneck_and_waits_in_its_ledger(placer: Command) -> None:
     command = ["plan", "bad_models:tiny", "--cluster", "lab.yaml", "--batch", "8x32", "--strategy", "data"]
     alone = json.loads(placer(*command, "--json").out)
@@ -112,6 +113,7 @@ def singles(folder: Path, count: int) -> Path:
     return folder / "files"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("format", ["tar", "parquet", "tfrecord"])
 def test_files_are_packed_measured_and_planned_for(placer: Command, tmp_path: Path, format: str) -> None:
     if format == "parquet":
@@ -162,6 +164,7 @@ def test_what_cannot_be_packed_or_measured_is_said(
     assert not Path("shards").exists() or not list(Path("shards").glob("*.tar"))
 
 
+@pytest.mark.in_turns
 def test_images_are_decoded_cut_and_trained_on(placer: Command, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="images need placer-planner[data]")
     for number in range(8):

@@ -17,6 +17,8 @@ from placer.plans.plan import Plan
 from placer.runtime import Executor, load
 from placer.runtime.data_parallel.given_parameters import GivenParameters, OptimizerFactory
 
+pytestmark = pytest.mark.in_turns
+
 State = dict[str, torch.Tensor]
 
 

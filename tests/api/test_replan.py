@@ -23,6 +23,8 @@ from placer.report.replan import state_moved
 from placer.search.asked import parse_pins, pin_texts
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 SETTINGS = RunSettings(precision="float64", learning_rate=0.01)
 MACHINES = """
 name: {name}

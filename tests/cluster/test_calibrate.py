@@ -113,6 +113,7 @@ def test_attention_reaches_the_share_that_was_measured() -> None:
     assert parse_cluster(cluster_yaml(local_description(before, name="local"))).devices[0].flash_shares == FLASH_SHARES
 
 
+@pytest.mark.in_turns
 def test_processes_are_bound_while_they_are_measured(cache: Path) -> None:
     """Both on one core get half of what it gives, and nothing is kept for the next who asks."""
     core = min(os.sched_getaffinity(0))
@@ -295,6 +296,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster
         yield calibrate(2, progress=said.append), said
 
 
+@pytest.mark.in_turns
 def test_two_processes_measure_everything_a_plan_needs(measured: tuple[Cluster, list[str]]) -> None:
     cluster, _ = measured
     device, link = cluster.devices[0], cluster.nodes[0].link
@@ -334,6 +336,7 @@ def test_steps_that_were_measured_are_ranks_that_vary(tmp_path: Path) -> None:
     assert (slow.name, slow.count, slow.times.atoms) == ("slow: 'x'", 1, (0.5, 0.0))
 
 
+@pytest.mark.in_turns
 def test_two_processes_measure_how_their_steps_vary(cache: Path) -> None:
     measured = varying_steps(2, 0.002)
     assert [len(one.seconds) for one in measured.devices] == [STEPS] * 2

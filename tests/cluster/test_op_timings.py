@@ -21,6 +21,8 @@ from placer.plans.settings import RunSettings
 from placer.runtime.dry.fake_world import fake_world
 from placer.tracer import capture
 
+pytestmark = pytest.mark.in_turns
+
 BANDWIDTH, RATE = 1e10, 1e11
 
 

@@ -77,6 +77,7 @@ print(json.dumps([torch.get_num_threads(), sorted(os.sched_getaffinity(0)), core
 """
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_rank_is_given_its_threads_and_core_unless_the_user_chose(chosen: bool) -> None:
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
@@ -100,6 +101,7 @@ print(subprocess.run([sys.executable, "-c", asked], capture_output=True, text=Tr
 """
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("given_threads", [None, "2"])
 def test_what_torchrun_gives_by_itself_is_nobodys_choice(given_threads: str | None) -> None:
     if sys.platform != "linux":

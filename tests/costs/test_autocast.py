@@ -145,6 +145,7 @@ def kept_by_torch(model: nn.Module, batch: torch.Tensor) -> int:
     return found
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("make", [Words, Images])
 def test_what_is_kept_under_autocast_is_what_autograd_keeps(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
@@ -154,6 +155,7 @@ def test_what_is_kept_under_autocast_is_what_autograd_keeps(make: Callable[[], n
     assert said == pytest.approx(kept_by_torch(make(), batch), rel=0.02)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["resnet", "unet", "bert", "mixtral"])
 def test_values_cross_blocks_in_the_types_that_torch_makes_them_in(name: str) -> None:
     """Images in 16 bits and in 32; words, whose residuals are sums of both, in 32."""

@@ -133,6 +133,7 @@ def changed(machines: Cluster, **fields: object) -> Cluster:
     return cluster(nodes=2, device=replace(FAST, **fields))  # type: ignore[arg-type]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "worse", [slower_memory, slower_arithmetic, slower_launch, slower_links, later_links], ids=lambda f: f.__name__
 )

@@ -43,6 +43,7 @@ def test_beyond_what_is_printed_of_the_object_store_the_same_arithmetic_holds() 
     assert [needed(STORE.path(devices))[:2] for devices in (16, 64, 256)] == [(24, 1), (96, 4), (384, 16)]
 
 
+@pytest.mark.in_turns
 def test_the_tables_are_told_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tables.main([]) == 0
     assert "0 rows differ" in capsys.readouterr().out
@@ -205,6 +206,7 @@ def test_units_needed_are_the_fewest_that_pass_what_is_wanted(one: Resource) -> 
     assert one.needed * one.rate >= one.wanted > (one.needed - 1) * one.rate
 
 
+@pytest.mark.in_turns
 @settings(max_examples=60)
 @given(st.integers(1, 64), st.integers(1, 200), st.integers(1, 8), st.integers(3, 200), st.booleans())
 def test_the_share_is_the_weakest_link_and_more_never_hurts(

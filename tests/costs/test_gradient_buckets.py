@@ -200,6 +200,7 @@ def test_a_parameter_without_rows_has_shards_of_no_bytes() -> None:
     assert shard_bytes(replace(empty, shape=(5, 8)), RunSettings(), 4) == 2 * 8 * 4
 
 
+@pytest.mark.in_turns
 def test_a_parameter_that_blocks_keep_unlike_each_other_is_summed_whole() -> None:
     """Weights of a head that is cut on its classes, which the embedding reads whole."""
     wire = Link(name="wire", latency_seconds=1e-6, bandwidth=1e8)

@@ -220,6 +220,7 @@ PARITY = [
 ]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("case", "cluster", "way"), PARITY, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_plan_on_both_kinds_equals_the_reference_run(case: Case, cluster: Cluster, way: str) -> None:
     plan, places = plan_of(case), PLACES.get(case.positions, ())
@@ -248,6 +249,7 @@ def test_ranks_communicate_what_their_programs_say() -> None:
     assert on_ranks(case.ranks, mixed_ranks.recorded, plan, cluster, ()) == [((), size)] * case.ranks
 
 
+@pytest.mark.in_turns
 def test_a_dry_run_shows_the_steps_of_a_rank() -> None:
     case, cluster, _ = PARITY[1]
     plan = on(plan_of(case), cluster)

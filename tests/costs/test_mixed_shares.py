@@ -9,6 +9,7 @@ import pytest
 from examples.measured import mixed_shares
 
 
+@pytest.mark.in_turns
 def test_the_planner_takes_the_published_shares(capsys: pytest.CaptureFixture[str]) -> None:
     assert mixed_shares.main([]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:-1]]

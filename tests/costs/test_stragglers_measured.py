@@ -43,6 +43,7 @@ def test_predictions_order_the_synchronies_of_each_case() -> None:
         assert case.drawn(5).shape == (5, case.ranks)
 
 
+@pytest.mark.in_turns
 def test_ranks_sleep_what_was_drawn_under_every_synchrony(tmp_path: Path) -> None:
     kinds = tuple(RankKind(name=name, times=MeasuredTimes(atoms=(1e-3, 2e-3))) for name in ("a", "b"))
     case = stragglers.Emulation(name="short", kinds=kinds, rows=(1, 1))

@@ -62,6 +62,7 @@ def parts_of(machines: Cluster) -> Iterator[Cluster]:
         yield subcluster(machines, frozenset(d for d, n in enumerate(machines.node_of) if n != node)).cluster
 
 
+@pytest.mark.in_turns
 def test_a_mix_is_never_worse_than_what_is_left_without_some_of_its_devices() -> None:
     compared = 0
     for seed in SEEDS:
@@ -73,6 +74,7 @@ def test_a_mix_is_never_worse_than_what_is_left_without_some_of_its_devices() ->
     assert compared > 40
 
 
+@pytest.mark.in_turns
 def test_ours_beats_taking_all_devices_for_alike_wherever_the_enumeration_does() -> None:
     beaten = 0
     for seed in SEEDS:
@@ -155,6 +157,7 @@ def test_lineups_leave_classes_out_and_turn_them_round() -> None:
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.in_turns
 def test_a_search_cut_short_still_uses_what_the_fast_part_alone_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "LARGE", 0)
     monkeypatch.setattr(stages, "LARGE_GAP", 0.9)

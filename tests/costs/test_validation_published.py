@@ -58,6 +58,7 @@ def test_what_is_estimated_otherwise_is_said(table: Path) -> None:
     assert any("sizes not printed" in reason for run in runs.values() for reason in run.unmodelled)
 
 
+@pytest.mark.in_turns
 def test_our_plan_is_no_slower_than_any_listed_one(group: tuple[Outcome, ...]) -> None:
     assert len(group) > 10
     assert all(outcome.slower is False for outcome in group)

@@ -20,6 +20,7 @@ def found(shared: Path) -> tuple[Outcome, ...]:
     return outcomes(runs(shared / "truth" / "training_runs.csv"))
 
 
+@pytest.mark.in_turns
 def test_all_rows_of_the_dataset_are_estimated(found: tuple[Outcome, ...]) -> None:
     assert len(found) == 640
 
@@ -33,5 +34,6 @@ def test_the_estimate_errs_less_than_half_as_much_as_the_best_constant_utilisati
     assert error(found) < best / 2
 
 
+@pytest.mark.in_turns
 def test_a_deepened_capture_equals_a_capture_of_the_deeper_model() -> None:
     assert gpt(1024, 5, 16, 1024) == shallow(1024, 16, 1024, layers=5)

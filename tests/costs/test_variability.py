@@ -110,6 +110,7 @@ def test_the_maximum_is_that_of_the_enumeration(ranks: list[StepTimes], draws: i
     assert exact - 1e-9 <= found <= exact + draws * max(times.most for times in ranks) / 2**13
 
 
+@pytest.mark.in_turns
 @settings(max_examples=15)
 @given(st.lists(ATOMS, min_size=2, max_size=3))
 def test_the_less_ranks_wait_for_each_other_the_shorter_is_a_step(ranks: list[StepTimes]) -> None:

@@ -33,6 +33,7 @@ def test_an_operator_of_ones_own_is_counted_and_cut(devices: str) -> None:
     assert {"out", "hidden"} <= set(chosen)
 
 
+@pytest.mark.in_turns
 def test_a_plan_that_cuts_an_operator_of_ones_own_equals_one_device(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(CLUSTER)
     batch = {"x": (2, 8, 512)}
@@ -56,6 +57,7 @@ def test_a_model_that_is_given_need_not_be_found_by_its_reference(devices: str) 
         placer.runtime.load(elsewhere)
 
 
+@pytest.mark.in_turns
 def test_a_strategy_of_ones_own_comes_by_entry_point(
     devices: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_the_command_line_reaches_the_runtime_only_within_commands() -> None:
     assert not [entry for entry in reaching if entry.top and not within(entry.importer, "placer.cli.commands.demo")]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("library", sorted(HEAVY))
 def test_a_heavy_library_stands_at_the_top_only_where_it_is_wrapped(library: str) -> None:
     users = [entry for entry in imports() if entry.module.split(".")[0] == library and entry.top]

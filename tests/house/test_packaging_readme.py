@@ -53,6 +53,7 @@ def test_two_commands_set_up_everything_themselves(checkout: Path) -> None:
     assert tests.startswith("python3 -m venv .venv && ") and tests.endswith(".venv/bin/python -m pytest\n")
 
 
+@pytest.mark.in_turns
 def test_the_python_example_runs(checkout: Path, desk: Path) -> None:
     (example,) = blocks(checkout, "python")
     (desk / "example.py").write_text(example)
@@ -61,6 +62,7 @@ def test_the_python_example_runs(checkout: Path, desk: Path) -> None:
     assert placer.Plan.load(desk / "plan.json").rows == 8
 
 
+@pytest.mark.in_turns
 def test_the_shell_example_runs(checkout: Path, desk: Path) -> None:
     (example,) = (command for command in blocks(checkout, "bash") if "placer verify" in command)
     printed = shell(example, desk)
@@ -69,6 +71,7 @@ def test_the_shell_example_runs(checkout: Path, desk: Path) -> None:
     assert len((desk / "log.jsonl").read_text().splitlines()) >= 20
 
 
+@pytest.mark.in_turns
 def test_four_commands_lead_from_a_config_to_a_job_that_trains(checkout: Path, desk: Path) -> None:
     commands = to_a_job(checkout)
     assert [line.split("placer ")[-1].split()[0] for line in commands.splitlines()[:3]] == ["plan", "report", "launch"]
@@ -98,12 +101,14 @@ def slurm_of_one_host(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.in_turns
 def test_the_training_loop_of_ones_own_runs(desk: Path) -> None:
     shell("placer plan examples.gpt:build --cluster localx2 --batch 8x128 --pin pipeline=2 -o plan.json", desk)
     printed = shell("torchrun --nproc-per-node 2 examples/own_loop.py plan.json", desk)
     assert len(re.findall(r"step 2 loss \d", printed)) == 1
 
 
+@pytest.mark.in_turns
 def test_the_training_loop_of_ones_own_says_how_it_is_run(checkout: Path) -> None:
     loop = [sys.executable, str(checkout / "examples" / "own_loop.py")]
     done = subprocess.run(loop, capture_output=True, text=True, timeout=1800)

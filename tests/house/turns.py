@@ -1,4 +1,4 @@
-"""Dear tests take turns: a run of all tests takes one of eight parts of those marked `in_turns`, by its commit.
+"""Dear tests take turns: a run of all tests takes one of twelve parts of those marked `in_turns`, by its commit.
 
 Many cases hold one claim on other models and layouts, and all of them take more than an hour. So that a commit is
 judged in minutes and none is left out for long, the marked tests of a file are dealt to parts in their order, and the
@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-PARTS = 8
+PARTS = 12
 EVERY = "every"
 
 

@@ -17,6 +17,8 @@ from placer import RunSettings, tracer
 from placer.plans.plan import Plan
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, TIME, WIDTH = 8, 6, 4
 BATCH = {"x": (ROWS, TIME, WIDTH), "y": ((ROWS, 3), "int64")}
 SETTINGS = RunSettings(precision="float64", optimizer="sgd", momentum=0.9)

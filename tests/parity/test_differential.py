@@ -32,6 +32,7 @@ def plans() -> list[Plan]:
     return [one.case.plan for one in every()]
 
 
+@pytest.mark.in_turns
 def test_random_models_under_random_plans_equal_one_device() -> None:
     wrong = [f"{one.verdict} {one.case}: {one.told}" for one in every() if one.verdict != "equal"]
     assert len(every()) == CASES
@@ -111,12 +112,14 @@ def cut_case() -> Prepared:
     return next(one.case for one in every() if one.case.plan.world_size == one.case.plan.stages[0].degree == 2)
 
 
+@pytest.mark.in_turns
 def test_a_bug_in_an_adjoint_is_caught() -> None:
     number = cut_case().number
     found = next(iter(running.outcomes(SEED, [number], RANKS, forgetful)))
     assert found.verdict == "DIFFERS" and "gradients" in found.told
 
 
+@pytest.mark.in_turns
 def test_a_case_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     number = cut_case().number
     monkeypatch.setattr("examples.parity.differential.__main__.run", hanging)
@@ -126,6 +129,7 @@ def test_a_case_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert f"--seed {SEED} --ranks 8 --case {number}" in shown and "did not come back within 1 s" in shown
 
 
+@pytest.mark.in_turns
 def test_one_case_can_be_run_again_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     number = cut_case().number
     assert main(["--seed", str(SEED), "--case", str(number)]) == 0

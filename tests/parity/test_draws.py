@@ -45,6 +45,7 @@ def losses(case: Case) -> list[float]:
     return on_ranks(case.ranks, verify_ranks.losses, plan_of(case), 3)[0]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", [name for name in DRAWS if name != WHOLE_BATCH])
 def test_no_layout_changes_what_is_drawn(name: str) -> None:
     case = case_of(name)
@@ -62,6 +63,7 @@ def test_the_plan_equals_the_model_by_itself_given_the_same_numbers(name: str, l
     assert report.passed, str(report)
 
 
+@pytest.mark.in_turns
 def test_what_is_not_keyed_by_rows_keeps_the_batch_whole_and_is_drawn_alike_in_every_layout() -> None:
     case = case_of(WHOLE_BATCH)
     found = check(plan_of(replace(case, microbatches=(4, 4))))
@@ -119,6 +121,7 @@ def test_a_mask_of_what_has_no_rows_is_another_in_each_step() -> None:
     assert not first.equal(second)
 
 
+@pytest.mark.in_turns
 def test_a_part_that_is_not_looked_into_draws_alike_on_all_devices_and_in_every_run() -> None:
     def plan(*pins: str) -> Plan:
         settings = RunSettings(precision="float64")

@@ -51,6 +51,7 @@ def _values(*shape: int, seed: int = 0) -> Tensor:
 SIZES = [((4, 7), 0), ((4, 3, 5), 0), ((8, 5), 0), ((4, 1), 0), ((6, 5), None), ((3, 4, 5), 1), ((3, 0), None)]
 
 
+@pytest.mark.in_turns
 def test_dropout_in_one_kernel_is_dropout_op_by_op(request: pytest.FixtureRequest) -> None:
     """Also where rows are not in front, or lie otherwise in memory."""
     given = [(_values(*size), rows) for size, rows in SIZES]
@@ -66,6 +67,7 @@ def test_dropout_in_one_kernel_is_dropout_op_by_op(request: pytest.FixtureReques
         assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(own, other, strict=True))
 
 
+@pytest.mark.in_turns
 def test_a_piece_has_its_piece_of_the_mask(as_one: None) -> None:
     whole = _values(4, 6).detach()
     piece = dropout(whole[:, 2:5].contiguous(), 0.3, 2, 0, _mode(), ({"dim": 1, "start": 2, "end": 5, "of": 6},))
@@ -88,6 +90,7 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
     return attention(q, k, v, mask, 0.2, causal, None, grouped, 1, True, _mode())
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("masked", ["no mask", "causal", "boolean", "added", "trained", "grouped"])
 def test_attention_in_one_kernel_is_attention_op_by_op(masked: str, request: pytest.FixtureRequest) -> None:
     heads = 1 if masked == "grouped" else 2
@@ -110,6 +113,7 @@ def test_attention_in_one_kernel_is_attention_op_by_op(masked: str, request: pyt
         assert torch.allclose(own, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.in_turns
 def test_a_gradient_of_a_gradient_goes_through(request: pytest.FixtureRequest) -> None:
     x, q = _values(4, 6), _values(ROWS, 1, 3, 2)
 

@@ -16,6 +16,8 @@ from placer.runtime.training.execute import execute
 from placer.runtime.training.run_report import ExecuteOptions
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 NORMED = Case(model="examples.parity.evaluated:instance_norm", shapes=BATCH, microbatches=(8,))
 AFFINE = replace(NORMED, model="examples.parity.evaluated:affine_instance_norm")
 CASES = [

@@ -59,6 +59,7 @@ def replicated(sharding: Sharding = "none", bucket_bytes: int = 2**18) -> Plan:
     return replace(plan, stages=stages, bucket_bytes=bucket_bytes)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
     "case",
@@ -106,6 +107,7 @@ def test_ranks_scatter_what_their_programs_say(sharding: Sharding) -> None:
     assert scattered and {one.dtype for one in scattered} == {"bfloat16"}
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_a_dry_run_casts_as_the_run_does(sharding: Sharding) -> None:
     assert DryRuns(compressed(plan_of(replace(TEMPERED, sharding=sharding)))).of(0).passed
@@ -216,6 +218,7 @@ def overflowing() -> Scaled:
     return Scaled(1e7)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("factory", [vanishing, overflowing])
 def test_what_float16_does_not_hold_is_told_as_different(factory: Callable[[], nn.Module]) -> None:
     case = Case(

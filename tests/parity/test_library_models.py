@@ -10,6 +10,8 @@ from library_models import ENTRIES
 from examples.parity.zoo.judged import Judged, judged
 from placer.runtime.distributed.rank_pool import RankPool
 
+pytestmark = pytest.mark.in_turns
+
 WHOLE = ("one device", "1 piece")
 
 

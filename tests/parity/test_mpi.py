@@ -36,6 +36,7 @@ def started(ranks: int, *arguments: str, seconds: float = 500.0) -> subprocess.C
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
 
 
+@pytest.mark.in_turns
 @needs_mpi
 def test_every_operation_gives_what_gloo_gives(tmp_path: Path) -> None:
     done = started(3, RANKS, "same_as_gloo", str(tmp_path))
@@ -43,6 +44,7 @@ def test_every_operation_gives_what_gloo_gives(tmp_path: Path) -> None:
     assert done.stdout.count("the same") == 3
 
 
+@pytest.mark.in_turns
 @needs_mpi
 @pytest.mark.parametrize(
     "case",
@@ -56,6 +58,7 @@ def test_plans_run_over_mpi_as_on_one_device(case: Case, tmp_path: Path) -> None
     assert "equal to one device" in done.stdout and done.stdout.count("equal to one device") == 1
 
 
+@pytest.mark.in_turns
 @needs_mpi
 def test_gradients_are_summed_in_16_bits_over_mpi_too(tmp_path: Path) -> None:
     plan = plan_of(WORDS)
@@ -66,6 +69,7 @@ def test_gradients_are_summed_in_16_bits_over_mpi_too(tmp_path: Path) -> None:
     assert "but for gradients that were summed in bfloat16" in " ".join(done.stdout.split())
 
 
+@pytest.mark.in_turns
 @needs_mpi
 @pytest.mark.parametrize(("name", "said"), [("killed", "signal 9"), ("late", "Timed out after 20 s in a collective")])
 def test_a_rank_that_dies_or_hangs_ends_the_run(name: str, said: str, tmp_path: Path) -> None:
@@ -75,6 +79,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_run(name: str, said: str, tmp_path: 
     assert time.monotonic() - began < 1800  # and not the 3600 that a rank sleeps
 
 
+@pytest.mark.in_turns
 @needs_mpi
 def test_mpirun_with_another_number_of_ranks_is_refused_before_the_run(tmp_path: Path) -> None:
     plan_of(WORDS).save(tmp_path / "plan.json")

@@ -14,6 +14,8 @@ from examples.parity.faults.subjects import SUBJECTS
 from placer.runtime.stages import losses
 from pool import pool
 
+pytestmark = pytest.mark.in_turns
+
 #: Those that the judge before this one could not see, and one of each other family.
 CHOSEN = (
     "ignored labels counted", "rows of the second replica shifted by one", "AdamW's second beta 0.999",

@@ -21,6 +21,8 @@ from placer.rules import OpaqueCost
 from pool import on_ranks
 from split_runs import resumed
 
+pytestmark = pytest.mark.in_turns
+
 ROWS = 8
 STEADY = frozenset(f"layers.{number}.{kind}" for number in range(3) for kind in ("weight", "bias"))
 MOST, FEW = (

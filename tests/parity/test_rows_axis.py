@@ -18,6 +18,8 @@ from placer import RunSettings
 from placer.errors import UsageError
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 BATCH = {"x": (8, 6), "y": (8, 6)}
 SETTINGS = RunSettings(precision="float64", optimizer="sgd", momentum=0.9, learning_rate=0.05)
 LAYOUTS: dict[str, dict[str, object]] = {

@@ -17,6 +17,8 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS = 256
 #: Half the distance of neighbours in bfloat16, of which every product and sum of the model itself may be off.
 ROUNDED = 2.0**-8

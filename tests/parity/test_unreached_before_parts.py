@@ -20,6 +20,8 @@ from placer.program.lowering import lower
 from placer.rules import OpaqueCost
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS = 7
 ADAMW = RunSettings(precision="float64", weight_decay=0.1, clip_norm=0.01)
 SGD = RunSettings(precision="float64", optimizer="sgd", momentum=0.9, weight_decay=0.1)

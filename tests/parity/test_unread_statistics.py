@@ -15,6 +15,8 @@ from placer import RunSettings, tracer
 from placer.plans.plan import Plan
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 BATCH = {"x": (6, 2, 5), "y": ((6,), "int64")}
 SETTINGS = RunSettings(precision="float64", optimizer="sgd", momentum=0.9)
 LAYOUTS: dict[str, dict[str, object]] = {

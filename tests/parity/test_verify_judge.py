@@ -33,6 +33,8 @@ from placer.runtime.verify.keyed_masks import KeyedMasks
 from placer.runtime.verify.verdict import Allowed, scalar, tensors
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = replace(WORDS, model="examples.parity.models:dropping_words")
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES)

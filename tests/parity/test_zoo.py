@@ -17,6 +17,8 @@ from examples.parity.zoo.models.second import shifted_rows
 from examples.parity.zoo.models.third import asks_for_ranks, counted_rows, routed, taken_for_granted
 from placer.runtime.distributed.rank_pool import RankPool
 
+pytestmark = pytest.mark.in_turns
+
 BY_NAME = {one.name: one for one in ENTRIES}
 
 

@@ -64,6 +64,7 @@ def test_plans_of_one_device_have_their_published_time_and_memory(
     assert value.memory[0].reserved == known[2]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
 def test_ours_is_never_slower_than_the_published_plan(shared: Path, case: AcesoCase) -> None:
     problem = case_problem(case, shared / MINI)
@@ -75,6 +76,7 @@ def test_ours_is_never_slower_than_the_published_plan(shared: Path, case: AcesoC
     assert found.bound <= found.milliseconds <= step_of(problem, published_plan(case)).milliseconds
 
 
+@pytest.mark.in_turns
 def test_the_row_of_t5_beats_the_published_plan(shared: Path) -> None:
     case = next(case for case in CASES if case.family == "t5")
     found = aceso_row(shared / MINI, case)

@@ -49,12 +49,14 @@ def check(problem: PlacementProblem, form: Form, tolerance: float) -> None:
     assert found.bound >= best - COUNTED
 
 
+@pytest.mark.in_turns
 @settings(QUICK, max_examples=400)
 @given(problems())
 def test_contiguous_throughput_is_the_best_of_all_placements(problem: PlacementProblem) -> None:
     check(problem, "contiguous", TIGHT)
 
 
+@pytest.mark.in_turns
 @settings(QUICK, max_examples=120)
 @given(problems())
 def test_free_form_throughput_is_the_best_of_all_placements(problem: PlacementProblem) -> None:
@@ -136,6 +138,7 @@ def test_large_costs_lose_no_placement() -> None:
     assert found.bound == pytest.approx(4.5 + 0.25)
 
 
+@pytest.mark.in_turns
 def test_the_published_optima_are_reached_and_proved(shared: Path) -> None:
     """Those of the inputs that take moments; `placer bench placement` has them all."""
     quick: tuple[tuple[str, Form], ...] = (
@@ -153,6 +156,7 @@ def test_the_published_optima_are_reached_and_proved(shared: Path) -> None:
         assert row.bound == pytest.approx(row.known, abs=1e-6)
 
 
+@pytest.mark.in_turns
 def test_latency_is_no_worse_than_the_greedy_rule_and_the_experts(shared: Path) -> None:
     for name in ("bert24_inference", "resnet50_inference"):
         (path,) = (shared / "placement" / "dnn-partitioning" / "latency-inputs").glob(f"*/{name}.json")

@@ -94,6 +94,7 @@ def every_legal(problem: PlacementProblem) -> list[tuple[float, tuple[int, ...]]
     return sorted((queues.finish(p), p) for p in every if not violations(problem, p, "makespan"))
 
 
+@pytest.mark.in_turns
 def test_no_placement_is_below_the_bound() -> None:
     above = 0
     for seed, problem in enumerate((unlike_ways(), *map(drawn, range(60)), *map(limited, range(120)))):
@@ -105,6 +106,7 @@ def test_no_placement_is_below_the_bound() -> None:
     assert above > 60  # programs did prove more
 
 
+@pytest.mark.in_turns
 def test_an_answer_keeps_memory_and_colours_and_there_is_one_where_a_placement_is_legal() -> None:
     request = PlaceRequest(objective="makespan", budget=10**8)
     for problem in map(limited, range(60)):
@@ -135,6 +137,7 @@ def test_memory_that_binds(seconds: tuple[float, ...], sizes: tuple[float, ...],
     assert found.objective == best and found.bound == pytest.approx(best)
 
 
+@pytest.mark.in_turns
 def test_waiting_in_queues_is_proven() -> None:
     """In any order the last long ops may begin as soon as their pairs are done: 5 s. First come first served what
     reduces a pair waits behind all that came before it: 6 s."""
@@ -172,6 +175,7 @@ def test_a_join_of_long_messages_stays() -> None:
         assert contracted(tasks, frozenset(range(4)), short_tasks(tasks, 0.01), 0.01).tasks == stays
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ("transformer_block_215nodes", "full_transformer_layer_261nodes"))
 @pytest.mark.timeout(300)
 def test_published_transformers_are_proven_within_a_tenth(shared: Path, name: str) -> None:

@@ -159,6 +159,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_published_graphs_are_no_slower_than_the_best_known(shared: Path, name: str) -> None:
     path = shared / "placement" / "doppler" / f"{name}.txt"

@@ -60,6 +60,7 @@ def test_moves_and_crossings_keep_every_class_behind_what_it_needs(problem: Plac
             assert all(not folded.needs[index] & ~seen for index, seen in zip(order, behind, strict=True))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ("local", "genetic", "policy"))
 @settings(max_examples=25, derandomize=True)
 @given(problem=problems(largest=5))

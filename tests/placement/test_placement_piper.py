@@ -158,6 +158,7 @@ def problems(draw: st.DrawFn) -> PiperProblem:
     )
 
 
+@pytest.mark.in_turns
 @settings(max_examples=150)
 @given(problems())
 def test_the_solver_finds_the_best_of_all_plans_and_proves_it(problem: PiperProblem) -> None:
@@ -284,6 +285,7 @@ def test_a_file_says_what_is_wrong_and_where(tmp_path: Path) -> None:
 GIB = 2**30
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("graph", "devices", "memory", "microbatches", "known"),
     [

@@ -94,6 +94,7 @@ def test_the_order_of_a_graph_is_asked_of_a_plan() -> None:
         actions("branched", 2, 3, 1)
 
 
+@pytest.mark.in_turns
 @settings(max_examples=60)
 @given(branching_graphs(), st.data())
 def test_a_plan_of_branches_is_legal_and_estimated_as_it_is_simulated(graph: Graph, data: st.DataObject) -> None:
@@ -113,6 +114,7 @@ def test_a_stage_between_does_not_delay_one_that_needs_nothing_of_it() -> None:
     assert seconds[0] < 0.75 * seconds[1]
 
 
+@pytest.mark.in_turns
 @settings(max_examples=40)
 @given(branching_graphs(), st.data())
 def test_a_pipeline_of_branches_is_estimated_as_it_is_simulated(graph: Graph, data: st.DataObject) -> None:
@@ -130,6 +132,7 @@ def test_a_pipeline_of_branches_is_estimated_as_it_is_simulated(graph: Graph, da
     assert abs(estimated - simulated) <= 0.02 * simulated
 
 
+@pytest.mark.in_turns
 @settings(max_examples=60)
 @given(branching_graphs(), st.data())
 def test_messages_of_branches_wait_for_ports_and_for_nodes(graph: Graph, data: st.DataObject) -> None:
@@ -154,6 +157,7 @@ def test_messages_of_branches_wait_for_ports_and_for_nodes(graph: Graph, data: s
     assert abs(estimated - simulated) <= 0.02 * simulated
 
 
+@pytest.mark.in_turns
 @settings(max_examples=40)
 @given(st.data())
 def test_what_skips_stages_waits_for_ways_too(data: st.DataObject) -> None:
@@ -175,6 +179,7 @@ def test_what_skips_stages_waits_for_ways_too(data: st.DataObject) -> None:
     assert 0.98 * simulated <= estimated <= 1.06 * simulated
 
 
+@pytest.mark.in_turns
 @settings(max_examples=25)
 @given(st.data())
 def test_turns_that_differ_wait_for_each_other_in_the_estimate(data: st.DataObject) -> None:

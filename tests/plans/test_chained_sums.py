@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ def test_a_stage_waits_for_what_those_behind_it_scatter(data: st.DataObject) -> 
     assert ratio(plan) >= 1 - AGREEMENT
 
 
+@pytest.mark.in_turns
 @settings(max_examples=40)
 @given(branching_graphs(), st.data())
 def test_a_graph_of_replicated_stages_is_estimated_as_it_is_simulated(graph: Graph, data: st.DataObject) -> None:

@@ -26,6 +26,7 @@ from placer.report.printing import plain
 HUGE = 10**30
 
 
+@pytest.mark.in_turns
 def test_ten_thousand_spoilt_files_of_every_kind_are_refused_in_words_or_still_make_sense(
     checkout: Path, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def named_evil(document: dict[str, JsonValue]) -> Iterator[tuple[str, dict[str, 
         yield way, changed
 
 
+@pytest.mark.in_turns
 def test_no_name_in_a_plan_gets_to_a_terminal_as_it_is(plan: Plan, tmp_path: Path, command: Command) -> None:
     for way, document in named_evil(json.loads(plan.to_json())):
         (tmp_path / "plan.json").write_text(json.dumps(document))

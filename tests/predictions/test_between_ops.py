@@ -81,6 +81,7 @@ def graph_of(model: nn.Module, *shape: int) -> Graph:
     return graph
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("halves", ["chunk", "slice"])
 def test_kernels_between_ops_are_those_that_autograd_calls(halves: str) -> None:
     model, x = Gated(halves), torch.randn(ROWS, WIDTH)
@@ -161,6 +162,7 @@ class Uneven(nn.Module):
         return x.square().mean()
 
 
+@pytest.mark.in_turns
 def test_a_stage_among_others_is_never_faster_than_its_host_and_the_whole_model_is_where_it_runs_ahead() -> None:
     made = plan(Uneven(), load_cluster("h200x2"), batch=(torch.randn(4096, 512),))
     assert made.graph is not None
@@ -198,6 +200,7 @@ def channels_last(model: Model) -> Model:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("last", [False, True])
 def test_a_convolution_is_known_to_have_its_channels_last_where_torch_lays_them_so(last: bool) -> None:
     model = channels_last(Images()) if last else Images()
@@ -263,6 +266,7 @@ def test_convolutions_with_channels_last_are_not_laid_out_anew() -> None:
     assert took[1].backward < took[0].backward
 
 
+@pytest.mark.in_turns
 def test_the_search_of_a_gpu_that_waits_for_its_host_finds_what_all_plans_have() -> None:
     """A whole model is priced with a host that runs ahead, a stage without: no bound may take the one for the other."""
     batch = (torch.randn(8, 512),)

@@ -17,6 +17,8 @@ from placer.costs.compute.integer_work import integer_seconds
 from placer.graph import Affine, Op
 from placer.plans.settings import RunSettings
 
+pytestmark = pytest.mark.in_turns
+
 # Every third case, of all kinds, types and sizes.
 CASES = read(RESULTS)[::3]
 

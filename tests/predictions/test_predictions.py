@@ -24,6 +24,8 @@ from placer.strategies.predictions.settings import settings_of
 from placer.strategies.predictions.slicing import slices
 from placer.tracer.published.models import model_graph
 
+pytestmark = pytest.mark.in_turns
+
 OMNIPATH = "v100-32gbx4*2@4xib-edr"
 SIZES = {
     "arch": "gpt", "layers": "4", "hidden": "256", "heads": "4", "ffn": "1024", "vocab": "1024", "seq_len": "128",

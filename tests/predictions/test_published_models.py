@@ -34,6 +34,7 @@ def attention(graph: Graph) -> tuple[BlockClass, Op]:
     return next((own, op) for own in graph.classes for op in own.ops if op.kind == "attention")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("kind", ["moe", "squared"])
 def test_attention_is_counted_alike_whoever_wrote_the_model(kind: str) -> None:
     """Llama's is written here: half of its products, a key and a value of two heads for queries of eight, no mask."""

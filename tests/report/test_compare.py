@@ -15,6 +15,8 @@ from placer.plans.plan import Plan
 from placer.report.differences import beside_first, bytes_rows, choices, seconds_rows
 from placer.report.printing import seconds_text
 
+pytestmark = pytest.mark.in_turns
+
 
 def test_what_differs_is_named_and_nothing_else() -> None:
     one = pipeline(microbatches=4)

@@ -92,6 +92,7 @@ def hostile(name: str) -> Plan:
     )  # fmt: skip
 
 
+@pytest.mark.in_turns
 def test_the_page_needs_no_network_and_is_small() -> None:
     text = page_text(pipeline(), RUN, LOG)
     page = Page(text)
@@ -123,6 +124,7 @@ def test_a_notebook_shows_the_same_without_scripts() -> None:
     assert [tag for tag, _ in evil.tags] == [tag for tag, _ in plain.tags]
 
 
+@pytest.mark.in_turns
 def test_a_run_and_a_search_have_sections_where_they_are_given() -> None:
     plan = pipeline()
     assert "The run" not in Page(page_text(plan)).said
@@ -131,6 +133,7 @@ def test_a_run_and_a_search_have_sections_where_they_are_given() -> None:
     assert "2 better plans came up in 2 s" in said
 
 
+@pytest.mark.in_turns
 def test_names_from_outside_make_no_tags() -> None:
     plain, evil = Page(page_text(hostile("plain"))), Page(page_text(hostile(EVIL)))
     assert [tag for tag, _ in evil.tags] == [tag for tag, _ in plain.tags]
@@ -168,6 +171,7 @@ def test_traffic_is_what_the_ledger_says() -> None:
     assert set(found.messages) == {(0, 1), (1, 0)}
 
 
+@pytest.mark.in_turns
 def test_what_devices_of_a_replica_say_to_each_other_is_told_in_every_column() -> None:
     """A model cut by Megatron's rule: bytes and seconds of a microbatch, those of the estimate."""
     shape = Shape(
@@ -214,6 +218,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return command_in(tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.in_turns
 def test_plan_then_report(command: Command, tmp_path: Path) -> None:
     planned = command(
         "plan",
@@ -241,6 +246,7 @@ def test_plan_then_report(command: Command, tmp_path: Path) -> None:
     assert "3 steps; the median is 100 ms" in said
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("flag", "content", "told"),
     [

@@ -17,6 +17,8 @@ from placer.rules.layouts import WHOLE, Cut
 from placer.rules.rows import row_split, whole_batch_reason
 from placer.rules.rows.row_rules import row_rule
 
+pytestmark = pytest.mark.in_turns
+
 Tensor = torch.Tensor
 Loss = Callable[["Net", Tensor, Tensor, Tensor], Tensor]
 

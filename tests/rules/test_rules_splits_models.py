@@ -18,6 +18,8 @@ from placer.tracer import random_batch, trace
 from placer.tracer.traced_model import Traced
 from split_models import CutRun
 
+pytestmark = pytest.mark.in_turns
+
 
 @cache
 def traced(name: str) -> Traced:

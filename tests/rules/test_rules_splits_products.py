@@ -11,6 +11,8 @@ import torch
 from split_cases import Builder, Sizes, case, floats, pieces_agree, plain
 from split_ranks import Case
 
+pytestmark = pytest.mark.in_turns
+
 aten = torch.ops.aten
 
 

@@ -11,6 +11,8 @@ from placer.rules.splits import split_choices
 from split_cases import Builder, Sizes, case, floats, ids, pieces_agree, plain, positive
 from split_ranks import Case
 
+pytestmark = pytest.mark.in_turns
+
 aten = torch.ops.aten
 
 

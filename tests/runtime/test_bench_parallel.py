@@ -24,6 +24,8 @@ from placer.runtime.bench.parallel.tensorflow_ops import Graph
 from placer.runtime.bench.parallel.torch_ways import sgd
 from placer.runtime.distributed.mpi.started import installed, mpirun
 
+pytestmark = pytest.mark.in_turns
+
 TINY = ("--models", "transformer", "--processes", "2", "--rows", "2", "--rounds", "2", "--steps", "2", "--epochs", "1",
         "--samples", "8")  # fmt: skip
 FOUR = "DDP,FSDP2,parameter server,placer,local SGD,DDP over MPI,ring all-reduce over MPI"

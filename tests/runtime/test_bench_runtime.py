@@ -12,6 +12,8 @@ from placer.cli import main
 from placer.report.bench.runtime import ratio
 from placer.runtime.bench import KINDS, Compared, Size, compared
 
+pytestmark = pytest.mark.in_turns
+
 TINY = Size(hidden=16, layers=2, heads=4, words=32, length=8, rows=4, microbatches=2)
 
 

@@ -13,6 +13,8 @@ from placer import legality
 from pool import on_ranks
 from writing_models import BATCH
 
+pytestmark = pytest.mark.in_turns
+
 SPECTRAL = Case(model="writing_models:spectral", shapes=BATCH)
 COUNTING = Case(model="writing_models:counting", shapes=BATCH)
 WHOLE = (8,)

@@ -47,6 +47,8 @@ from placer.runtime.weights.meta_model import prepared_model
 from pool import on_ranks
 from split_pickers import columns_and_rows, convolutions, nothing, rows_of_the_sequence
 
+pytestmark = pytest.mark.in_turns
+
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT, microbatches=(4, 4))
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES, microbatches=(4, 4), recompute=True)

@@ -36,6 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PLANS)
 def test_losses_and_weights_after_three_steps_are_those_of_one_device(name: str, runs: Path) -> None:
     losses, expected, held_out, difference, held, wanted = json.loads((runs / f"{name}.json").read_text())

@@ -18,6 +18,8 @@ from placer.search.problem import Pins
 from pool import on_ranks
 from split_plans import searched_plans
 
+pytestmark = pytest.mark.in_turns
+
 EVEN = (4, 4)
 # The product of experts knows no float64.
 MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32", microbatches=EVEN)

@@ -50,6 +50,7 @@ def plan(case: Case, degrees: tuple[int, int], picks: tuple[Picker, Picker], bor
     return twice_split_plan(case, degrees, picks, borders)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("case", "degrees", "picks", "borders"), CASES, ids=case_id)
 def test_the_plan_equals_the_reference_run(
     case: Case, degrees: tuple[int, int], picks: tuple[Picker, Picker], borders: str

@@ -32,6 +32,7 @@ TRAINS_ALONE = ("one device", "PP2")
 SIXTEEN_BITS = plan_of(replace(WORDS, replicas=2, precision="bfloat16"))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PLANS)
 def test_adapters_train_as_on_one_device_and_nothing_else_changes(name: str) -> None:
     plan = PLANS[name]
@@ -88,6 +89,7 @@ def test_a_model_that_is_given_the_weights_of_its_run_trains_on(name: str) -> No
     require_followed(plan, weight_ranks.as_advised, weight_ranks.zero_a_row)
 
 
+@pytest.mark.in_turns
 def test_what_float32_masters_would_overwrite_is_refused() -> None:
     require_refused(SIXTEEN_BITS, weight_ranks.halve, "load_state_dict")
     for state in on_ranks(2, weight_ranks.after_change, SIXTEEN_BITS, weight_ranks.bring_up):

@@ -20,6 +20,8 @@ from placer.program.buckets import shared_parameters
 from pool import on_ranks
 from split_pickers import case_id, columns_and_rows, convolutions, megatron_llama, nothing, rows_of_the_sequence
 
+pytestmark = pytest.mark.in_turns
+
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT)
 IMAGES = Case(model="examples.parity.models:images", shapes=parity_models.IMAGES)

@@ -14,6 +14,8 @@ from placer.program.buckets import shared_parameters
 from placer.runtime import verify
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 DROPPING = Case(model="examples.parity.models:dropping_words", shapes=parity_models.TEXT)
 BRIDGED = Case(model="examples.parity.models:bridged_words", shapes=parity_models.TEXT)

@@ -9,6 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.in_turns
+
 PROGRAM = """
 import os, time
 from placer.runtime.distributed.rank_pool import RankPool

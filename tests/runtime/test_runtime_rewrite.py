@@ -21,6 +21,8 @@ from placer.runtime.stages.piece_nodes import PieceNodes
 from placer.runtime.stages.rewrite import filled_in_turn, rewrites
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 
 @pytest.mark.parametrize(("layers", "dropout", "train", "random"), [
     (2, 0.5, True, True), (2, 0.0, True, False), (2, 0.5, False, False), (1, 0.5, True, False),

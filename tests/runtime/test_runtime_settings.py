@@ -23,6 +23,8 @@ from placer.runtime.stages.microbatch import BatchSplit, Microbatch
 from placer.runtime.training.run_report import RunReport
 from placer.runtime.training.trust import require_runnable
 
+pytestmark = pytest.mark.in_turns
+
 
 class Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     """Names of all ops that run."""

@@ -17,6 +17,8 @@ from placer.runtime.data_parallel.synchrony import SYNCHRONOUS, Synchrony, requi
 from placer.runtime.training.run_report import ExecuteOptions
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 WORDS = Case(model="examples.parity.models:words", shapes=parity_models.TEXT)
 REPLICAS = replace(WORDS, replicas=2)
 UNEQUAL = replace(WORDS, replicas=2, shares=(3, 1), microbatches=(4, 4))

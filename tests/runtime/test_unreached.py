@@ -36,6 +36,8 @@ from pool import on_ranks
 from weight_ranks import given_back
 from writing_models import BATCH
 
+pytestmark = pytest.mark.in_turns
+
 CASES = [
     replace(case, **layout)
     for case in (Case(model=f"writing_models:{name}", shapes=BATCH) for name in ("unreached", "severed", "borrowing"))

@@ -163,6 +163,7 @@ def test_a_block_that_no_device_holds_is_named_with_what_it_needs() -> None:
         solve_with(problem(graph, nodes(device(memory=2**30), per_node=2, count=2), rows=2), "stages")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.3])
 def test_a_power_law_is_fitted_exactly(exponent: float) -> None:
     sizes = (2, 4, 32, 512)

@@ -89,6 +89,7 @@ def test_auto_proves_its_plan_optimal_on_a_small_problem() -> None:
     assert plan.gap == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "pins",
     [

@@ -98,6 +98,7 @@ def total(amounts: list[Amount]) -> Amount:
     return found
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @settings(max_examples=150)
 @given(data=st.data())

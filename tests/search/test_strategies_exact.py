@@ -28,6 +28,8 @@ from placer.strategies.inter_op.partition import stage_costs as pricing
 from placer.strategies.inter_op.partition.every_cut import every_cut
 from problems import drawn_problem, drawn_taper, random_problem, tapered_problem, tied_problem, unequal_problem
 
+pytestmark = pytest.mark.in_turns
+
 PROBLEMS = 80
 EXAMPLES = int(os.environ.get("PLACER_EXACT_EXAMPLES", "30"))
 EXACT = ("stages", "auto")

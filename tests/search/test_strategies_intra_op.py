@@ -46,6 +46,7 @@ def prices(kind: BlockClass, degree: int = 2, **how: float) -> SplitCosts:
     return SplitCosts(costs=costs, kind=kind, replica=replica, byte=max(how.get("byte", 0.0), TIE))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("border", [WHOLE, CUT], ids=["whole", "cut"])
 @pytest.mark.parametrize("byte", [0.0, 1e-9])
 @pytest.mark.parametrize("inner", [16, 512])

@@ -20,6 +20,8 @@ from placer.search.problem import Pins, Problem
 from placer.strategies.baselines.megatron import MegatronDegrees, MegatronLayouts
 from placer.tracer.published.models import model_graph
 
+pytestmark = pytest.mark.in_turns
+
 GPT = Shape(
     kind="gpt", layers=8, hidden=1024, heads=16, key_heads=16, inner=4096, vocabulary=50304, sequence=512
 )  # fmt: skip

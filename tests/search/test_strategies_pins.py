@@ -25,6 +25,8 @@ from placer.strategies.space.outline import shardings
 from placer.strategies.space.pin_conflicts import require_pins
 from split_blocks import chain_of, mlp
 
+pytestmark = pytest.mark.in_turns
+
 DEVICES = 4
 PINS = (
     ("data=2",),

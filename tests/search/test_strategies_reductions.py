@@ -79,6 +79,7 @@ def given(cluster: Cluster, *pins: str, blocks: int = 3) -> Problem:
     return problems.problem(graph, cluster, pins=parse_pins(pins, graph))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("rates", [(1e8, 1e8), (1e8, 1e9), (1e9, 1e8)], ids=str)
 @pytest.mark.parametrize("strategy", ["stages", "exhaustive", "auto"])
 def test_no_pinned_way_is_faster_than_the_one_found_and_none_is_below_the_bound(

@@ -11,6 +11,8 @@ from placer.plans.plan import Plan
 from placer.search.judge import solve_with
 from problems import light_problem
 
+pytestmark = pytest.mark.in_turns
+
 # Of the first eighty, those where something fits or nearly, most of which recompute: an enumeration takes seconds.
 SEEDS = (0, 2, 3, 5, 7, 8, 18, 22, 23, 26, 31, 34, 41, 51, 59, 72)
 TOLERANCE = 1e-9

@@ -45,6 +45,8 @@ from placer.strategies.space.outline import Outline, plan_of, position_counts, r
 from placer.strategies.space.row_shares import row_shares
 from problems import cluster, device, problem
 
+pytestmark = pytest.mark.in_turns
+
 FIRST, LAST = map(int, os.environ.get("PLACER_STRANGERS", "0:200").split(":"))
 CLIMBED = range(*map(int, os.environ.get("PLACER_CLIMBED", "0:12").split(":")))
 PLANS = 12

@@ -81,6 +81,7 @@ def test_pins_hold_at_every_position_of_a_line() -> None:
         assert broken_pins(solve_with(many(pins), "stages").plan, pins) == ()
 
 
+@pytest.mark.in_turns
 def test_patience_that_ends_leaves_a_bound_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     best = seconds(solve_with(many(), "stages"))
     monkeypatch.setattr(two_shape_search, "PATIENCE", 1)
@@ -112,6 +113,7 @@ def gpt() -> Problem:
     return problem(gpt_graph(layers=2, rows=4), machines, rows=4)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("make", [random_problem, unequal_problem, tapered_problem])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_line_is_faster_than_its_bound(make, seed) -> None:  # type: ignore[no-untyped-def]
@@ -125,6 +127,7 @@ def test_no_line_of_blocks_that_share_what_they_hold_is_faster_than_its_bound(ma
     assert_bounds_hold(replace(given, graph=with_ties(random.Random(seed), given.graph), pins=Pins()))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("seed", [19, 43, 100])
 def test_no_line_of_like_blocks_that_share_what_they_hold_is_faster_than_its_bound(seed: int) -> None:
     assert_bounds_hold(tied_problem(seed))
@@ -135,6 +138,7 @@ def test_the_slowest_position_may_be_the_one_that_sends_nothing() -> None:
     assert_bounds_hold(problem(chain_graph([light, light, slow]), cluster(*[device()] * 4, link=THIN), rows=8))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("memory", [2**exponent for exponent in range(18, 23)])
 def test_a_part_may_hold_less_where_it_does_not_recompute(memory: int) -> None:
     wide = BlockSpec(saved=10, output=25_000, parameters=10)
@@ -173,6 +177,7 @@ def assert_bounds_hold(given: Problem, every: int = 1) -> None:
             assert found is None or bound <= found.value * (1 + 1e-9)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("make", [unequal_problem, tapered_problem])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_line_is_that_of_the_enumeration(make, seed, monkeypatch) -> None:  # type: ignore[no-untyped-def]

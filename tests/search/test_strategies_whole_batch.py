@@ -22,6 +22,8 @@ from placer.search.problem import Problem
 from placer.strategies.intra_op.likely_layouts import likely_layouts
 from problems import cluster, device, nodes
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, WIDTH = 64, 64
 PINS = (
     "tensor=2", "tensor=4", "tensor=1", "pipeline=1", "pipeline=2", "data=1", "recompute=yes", "recompute=no",

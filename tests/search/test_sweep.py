@@ -15,6 +15,8 @@ from placer.api import plan
 from placer.plans.settings import RunSettings
 from placer.search.sweep import COLUMNS, read_published, read_sweep
 
+pytestmark = pytest.mark.in_turns
+
 GRID = """
 models:
   tiny: {model: "bad_models:tiny", batch: 8x32}

@@ -77,6 +77,7 @@ def test_shards_without_manifest_and_indexes_are_read_alike(source: Path, format
     assert (after.counts, everything(after)) == (before.counts, read)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_goes_on_in_the_middle_of_an_epoch_on_other_ranks(source: Path, format: FormatName, workers: int) -> None:
     folder = packed(source, format)

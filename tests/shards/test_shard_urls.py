@@ -24,7 +24,7 @@ from placer.runtime.data.shards.order import Place
 from shard_samples import COUNT, everything, key, packed, singles
 
 # Connections of s3fs are closed by the collector, long after the test that opened them.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.in_turns, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 fsspec = pytest.importorskip("fsspec", reason="URLs need placer-planner[data]")
 
 

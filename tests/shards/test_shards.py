@@ -165,6 +165,7 @@ def test_a_rank_of_as_many_as_there_are_lanes_reads_shards_of_its_own() -> None:
         assert len(shards) == 2
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_of_any_number_are_given_every_sample_once(shards: Path, workers: int) -> None:
     for ranks, rows in ((1, 37), (2, 37), (3, 37)) if workers else ((1, 1), (2, 37), (3, 6), (5, 4), (4, 2)):

@@ -205,6 +205,7 @@ def test_files_of_clusters_are_found_beside_the_list(tmp_path: Path) -> None:
     assert [offer.cluster.size for offer in read_offers(str(tmp_path / "prices.yaml"))] == [2, 4]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("text", "seconds"), [("90min", 5400), ("24h", 86400), ("3d", 259200), ("30 s", 30)])
 def test_a_duration_is_read(text: str, seconds: float) -> None:
     assert duration(text) == seconds
@@ -216,6 +217,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         duration(text)
 
 
+@pytest.mark.in_turns
 def test_the_command_prints_answers_and_writes_them_as_lines(tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text(LIST)
     file = tmp_path / "answers.csv"
@@ -246,6 +248,7 @@ def test_a_deadline_without_work_is_misuse() -> None:
     assert isinstance(ended.exception, UsageError) and "--tokens" in str(ended.exception)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("words", "code"), [
     (("--tokens", "1e6"), 0), (("--tokens", "1e18", "--deadline", "1h"), 1), (("--pin", "data=7"), 1),
 ])  # fmt: skip

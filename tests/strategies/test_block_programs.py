@@ -27,6 +27,8 @@ from placer.strategies.intra_op.split_costs import SplitCosts, SplitReplica
 from placer.tracer import capture
 from split_blocks import seconds_of
 
+pytestmark = pytest.mark.in_turns
+
 
 class Layers(nn.Module):
     """The last convolutions of Inception v3, each with its norm."""

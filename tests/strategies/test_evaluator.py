@@ -29,6 +29,8 @@ from placer.strategies.moves.speed import evaluation_speed
 from placer.strategies.moves.table import MOVES, drawn, kinds, moved
 from problems import cluster, device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
 
+pytestmark = pytest.mark.in_turns
+
 MAKERS = {"equal": random_problem, "unequal": unequal_problem, "tapered": tapered_problem}
 
 

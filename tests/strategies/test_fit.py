@@ -68,6 +68,7 @@ CASES = [
 ]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("sized", "on"), CASES)
 def test_the_largest_is_that_of_trying_every_size(sized, on: Cluster) -> None:  # type: ignore[no-untyped-def]
     by_hand = [size for size in range(1, MOST + 1) if has_plan(sized(size, on))]
@@ -148,6 +149,7 @@ def test_the_command_captures_each_length_and_depth_anew() -> None:
     assert held[1] > held[0]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("pins", "step", "first"), [
     (("microbatches=8",), [], 8), (("microbatches=8", "data=2"), [], 16), (("data=2",), ["--step", "1"], 2),
     (("microbatches=3",), [], 6),
@@ -159,6 +161,7 @@ def test_a_batch_grows_from_the_first_size_that_pins_allow(pins: tuple[str, ...]
     assert found["largest"] == 32 // found["step"] * found["step"]  # type: ignore[operator]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("words", "part"), [
     (("--most", "1"), "--most 1 is below the first batch to be tried, 2"),
     (("--step", "4", "--pin", "microbatches=8"), "--step 4 was asked for with --pin microbatches=8"),

@@ -57,6 +57,7 @@ def test_two_towers_are_faster_beside_each_other_than_any_chain_of_stages() -> N
     assert homes[0] == homes[1] == homes[2] != homes[3] == homes[4] == homes[5]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["local", "genetic"])
 def test_searches_by_moves_have_towers_beside_each_other_too(name: str) -> None:
     graph, moved = (solve_with(of_two(towers(), budget=400), given).plan for given in ("horizontal", name))
@@ -65,6 +66,7 @@ def test_searches_by_moves_have_towers_beside_each_other_too(name: str) -> None:
     assert moved.ledger.step_seconds <= graph.ledger.step_seconds * (1 + 1e-9)
 
 
+@pytest.mark.in_turns
 def test_auto_takes_the_graph_of_stages_and_claims_no_bound_for_it() -> None:
     found = solve_with(of_two(towers()), "auto").plan
     assert found.strategy in ("horizontal", "lists")  # whose plans are equally fast here
@@ -82,6 +84,7 @@ def test_a_model_without_branches_is_told_so() -> None:
         solve_with(of_two(chain_graph([HEAVY] * 4)), "horizontal")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "pins", [Pins(pipeline=2), Pins(data=1, microbatches=2), Pins(recompute=True), Pins(schedule="branched")]
 )
@@ -224,6 +227,7 @@ def test_auto_is_no_worse_than_a_few_moves_where_a_model_branches() -> None:
     assert found.plan.ledger.step_seconds <= seconds(replace(given, budget=300), "local") * (1 + 1e-9)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("more", [("slower", 2), ("quick", 3)])
 def test_a_node_more_hides_no_plan_of_the_node_alone(more: tuple[str, int]) -> None:
     graph = unequal_heads()
@@ -232,6 +236,7 @@ def test_a_node_more_hides_no_plan_of_the_node_alone(more: tuple[str, int]) -> N
         assert seconds(problem(graph, in_nodes(*chips)), "horizontal") <= alone * (1 + 1e-9)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["horizontal", "lists", "local"])
 def test_the_order_in_which_devices_are_listed_changes_nothing(name: str) -> None:
     orders = (QUICK, SLOWER, SLOWER), (SLOWER, SLOWER, QUICK), (SLOWER, QUICK, SLOWER)

@@ -29,6 +29,8 @@ from placer.strategies.moves.walk import Walk
 from placer.strategies.policy.drawn import LARGER, drawn_problem
 from problems import cluster, device, problem
 
+pytestmark = pytest.mark.in_turns
+
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = 1200
 

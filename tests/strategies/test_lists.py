@@ -144,6 +144,7 @@ def task_graphs(draw: st.DrawFn) -> TaskGraph:
     return replace(made, contiguous=contiguous, group=tuple(range(count)) if contiguous else group, lone=lone)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=60)
 @given(tasks=task_graphs())
@@ -217,6 +218,7 @@ def test_without_pymetis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 # -- files
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=60)
 @given(asked=placement_problems(training=False), form=st.sampled_from(("contiguous", "free", "latency")))

@@ -24,6 +24,8 @@ from placer.strategies.space.block_graph import BlockGraph
 from placer.strategies.space.outline import Outline
 from problems import FREE, problem, random_problem, unequal_problem
 
+pytestmark = pytest.mark.in_turns
+
 THIN = Link(name="thin", latency_seconds=1e-5, bandwidth=1e9)
 HEAVY = BlockSpec(flops=50_000_000, parameters=200_000)
 

@@ -29,6 +29,8 @@ from placer.strategies.moves.table import MOVES, OF_GRAPHS, drawn, kinds, moved
 from placer.strategies.moves.walk import EVALUATIONS, Walk
 from problems import cluster, device, nodes, problem, random_problem, split_problem, tapered_problem, unequal_problem
 
+pytestmark = pytest.mark.in_turns
+
 BY_MOVES = ("local", "genetic")
 MAKERS: tuple[Callable[[int], Problem], ...] = (random_problem, unequal_problem, tapered_problem)
 # Rules that a move and its repair may leave broken: the others hold after every one.

@@ -99,6 +99,7 @@ def played_at_random(game: Game, rng: random.Random) -> Iterator[State]:
     yield state
 
 
+@pytest.mark.in_turns
 def test_masked_play_makes_only_plans_of_sound_structure_within_the_pins() -> None:
     made = set()
     for number, given in enumerate(problems_of_all_kinds()):
@@ -143,6 +144,7 @@ def test_thinned_options_keep_both_ends_and_their_number(count: int, most: int) 
     assert list(kept) == sorted(set(kept))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("pins", PINS, ids=str)
 def test_the_plan_honours_every_pin(pins: Pins) -> None:
     found = solve_with(replace(pinned(pins), budget=40), "policy").plan

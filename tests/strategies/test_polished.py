@@ -17,6 +17,8 @@ from placer.strategies.min_cut.search import MinCut
 from placer.strategies.policy.strategy import Policy
 from problems import problem, random_problem, unequal_problem
 
+pytestmark = pytest.mark.in_turns
+
 THIN = Link(name="thin", latency_seconds=1e-5, bandwidth=1e9)
 HEAVY = BlockSpec(flops=50_000_000, parameters=200_000)
 BASELINES = ("single", "data", "sharded", "even", "megatron", "lists")

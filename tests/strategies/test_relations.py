@@ -27,6 +27,8 @@ from placer.search.judge import judge, solve_with
 from placer.simulator import Timeline
 from problems import problem
 
+pytestmark = pytest.mark.in_turns
+
 LINK = Link(name="link", latency_seconds=1e-5, bandwidth=5e9)
 ROUNDING = 1 + 1e-9
 

@@ -31,6 +31,8 @@ from placer.search.problem import Pins, Problem
 from placer.strategies.space.block_graph import BlockGraph
 from problems import cluster, device, problem
 
+pytestmark = pytest.mark.in_turns
+
 SEEDS = range(*map(int, os.environ.get("PLACER_GRAPHS", "0:16").split(":")))
 ROUNDING = 1 + 1e-9
 # Every stage on a device, no replicas: what is enumerated. Microbatches of the search are powers of two, as rows are.

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from examples.branching import clip
 from placer.api import problem
 from placer.search.judge import solve_with
 from placer.search.problem import Problem
+
+pytestmark = pytest.mark.in_turns
 
 
 def predicted(given: Problem, strategy: str) -> float:

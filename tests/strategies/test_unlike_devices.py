@@ -12,6 +12,8 @@ from placer.search.judge import solve_with
 from placer.search.problem import Problem
 from problems import unequal_problem
 
+pytestmark = pytest.mark.in_turns
+
 SEED = 14
 
 

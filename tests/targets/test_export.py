@@ -31,7 +31,7 @@ from placer.targets.frameworks.nearest import nearest
 from placer.targets.frameworks.torchtitan_file import read_torchtitan
 
 # Warnings of other packages are not ours.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.in_turns, pytest.mark.filterwarnings("ignore")]
 COUNT = 20
 BASE = "titan_base:build"
 # What each framework can compute in.

@@ -25,6 +25,8 @@ from placer.targets.frameworks.nearest import nearest
 from placer.targets.frameworks.torchtitan_file import read_torchtitan
 from placer.targets.frameworks.transformers import lacks
 
+pytestmark = pytest.mark.in_turns
+
 BASE = "titan_base:build"
 WHOLE = ("pipeline=1", "tensor=1", "data=8", "recompute=no")
 

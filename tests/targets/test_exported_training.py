@@ -22,6 +22,8 @@ from placer.plans.plan import Plan
 from placer.runtime.distributed.launch import launch
 from placer.targets.frameworks.export import export_plan, inexpressible
 
+pytestmark = pytest.mark.in_turns
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     **os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true",

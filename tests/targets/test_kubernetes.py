@@ -62,6 +62,7 @@ def require_strict(document: Document, accepts: Callable[[Document], bool]) -> N
         assert not accepts(with_surplus(document, path)), path
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("launcher", "model"), [
     ("kubeflow", "TrainerV1alpha1TrainJob"), ("jobset", "JobsetV1alpha2JobSet"),
 ])  # fmt: skip

@@ -68,6 +68,7 @@ def planned(plan: Plan) -> dict[int, tuple[int, int]]:
     return {rank: (nodes.index(at), on[:rank].count(at)) for rank, at in enumerate(on)}
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
 def test_by_hand(plan: Plan, programs: Path, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
@@ -75,6 +76,7 @@ def test_by_hand(plan: Plan, programs: Path, tmp_path: Path) -> None:
     assert told([["bash", str(script), str(n), "127.0.0.1"] for n in (0, 1)], programs) == planned(plan)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
 def test_slurm(plan: Plan, programs: Path, tmp_path: Path) -> None:
     script = tmp_path / "job.sbatch"
@@ -95,6 +97,7 @@ def test_skypilot(programs: Path) -> None:
     assert told([["bash", "-c", run]] * 2, programs, each) == planned(ALIKE)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("plan", [ALIKE, UNLIKE], ids=["alike", "unlike"])
 def test_jobset(plan: Plan, programs: Path) -> None:
     jobs = yaml.safe_load(launch_files(plan, "jobset", ASKED)["jobset.yaml"])["spec"]["replicatedJobs"]
@@ -110,6 +113,7 @@ def test_jobset(plan: Plan, programs: Path) -> None:
     assert told(commands, programs, each) == planned(plan)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("launcher", ["kubeflow", "pytorchjob"])
 def test_what_takes_its_world_from_the_environment(launcher: str, programs: Path) -> None:
     (text,) = launch_files(ALIKE, launcher, ASKED).values()

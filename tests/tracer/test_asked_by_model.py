@@ -17,6 +17,8 @@ from placer.tracer import capture
 from placer.tracer.export.exporting import Training, export
 from placer.tracer.parts_to_blame import cost_of
 
+pytestmark = pytest.mark.in_turns
+
 SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
     "num_hidden_layers": 2, "vocab_size": 64,

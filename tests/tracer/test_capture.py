@@ -15,6 +15,8 @@ from placer.errors import CaptureError, UsageError
 from placer.graph import Affine, Graph
 from placer.tracer import capture, coverage, random_batch, resolve, trace
 
+pytestmark = pytest.mark.in_turns
+
 ROWS = 4
 
 

@@ -12,6 +12,8 @@ from examples import models
 from placer.tracer import capture
 from placer.tracer.measure import call_cache as replaying
 
+pytestmark = pytest.mark.in_turns
+
 
 class Shared(nn.Module):
     """Views, writes into what needs gradients, several results of one storage, a value that is used twice."""

@@ -13,6 +13,8 @@ from placer.graph import Graph
 from placer.tracer import capture, trace
 from placer.tracer.export.folding import repeats
 
+pytestmark = pytest.mark.in_turns
+
 WIDTH = 8
 SMALL = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,

@@ -81,6 +81,7 @@ def plan_in(precision: Precision, *pins: str) -> placer.Plan:
     )
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16", "float16"])
 def test_its_loss_is_that_of_the_model_in_the_precision_of_the_run(precision: Precision) -> None:
     plan = plan_in(precision)
@@ -166,6 +167,7 @@ class FullInBetween(nn.Module):
             return x.sin()
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("inner", ["product", "sine"])
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])
 def test_where_no_autocast_is_on_it_may_be_off_for_any_kind_of_device(inner: str, precision: Precision) -> None:
@@ -230,6 +232,7 @@ def test_products_by_other_names_are_refused_too(name: str) -> None:
         tracer.capture(Exact(NARROWED[name]), batch={"x": (6, 4)}, precision="bfloat16-autocast")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_products_of_types_that_autocast_leaves_as_they_are_are_taken(dtype: torch.dtype) -> None:
     made = Exact(NARROWED["inner"], dtype)
@@ -270,6 +273,7 @@ class MovedAlone(Told):
         return super().to(device)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("kind", [Told, MovedAlone])
 def test_types_are_told_without_a_device_and_given_past_a_to_that_takes_none(kind: type[nn.Module]) -> None:
     plan = placer.plan(f"{__name__}:{kind.__name__}", "localx1", batch="x=8x6,y=8:int64")

@@ -60,6 +60,7 @@ def test_hooks_of_a_copy_share_a_count_with_each_other_and_not_with_the_model() 
     assert seen == [1] and count == 0
 
 
+@pytest.mark.in_turns
 def test_what_hooks_keep_is_captured_of_a_model_with_weights_as_of_one_without() -> None:
     with torch.device("meta"):
         without = Keeps()

@@ -20,6 +20,7 @@ from placer.tracer.inputs.constants import MOST, Constant
 from placer.tracer.inputs.named_shapes import named_shapes
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("made", CONSTANTS)
 def test_what_is_read_of_constants_is_in_the_graph(made: str) -> None:
     model, batch = MODELS[made]().double(), batch_of(made, 0)
@@ -28,6 +29,7 @@ def test_what_is_read_of_constants_is_in_the_graph(made: str) -> None:
     torch.testing.assert_close(found, model(**batch), rtol=0, atol=1e-12)
 
 
+@pytest.mark.in_turns
 def test_the_same_input_is_refused_where_nobody_says_that_it_is_constant() -> None:
     with pytest.raises(UncapturableError, match="Constant"):
         tracer.capture(
@@ -88,6 +90,7 @@ def test_what_is_written_of_constants_into_what_was_made_of_them_is_known() -> N
     assert torch.equal(traced.module(*(batch[name] for name in traced.input_names))[0], model(**batch))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("made", [WritesThroughAView, WritesThroughData])
 def test_what_is_made_of_other_values_is_not_known(made: type[nn.Module]) -> None:
     """The graph computes it, of the values of each step."""
@@ -160,6 +163,7 @@ def test_what_is_no_shape_is_told_how_one_number_is_written(text: str) -> None:
         named_shapes(text)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("text", ["grid=[1.5,4]:int32", "grid=[300,4]:uint8", "grid=[-4]:uint8"])
 def test_numbers_that_a_type_does_not_have_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="numbers that are none of"):
@@ -189,6 +193,7 @@ class _Writes(nn.Module):
         return loss
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("how", ["relu", "transposed", "op", "nonzero"])
 def test_what_a_call_that_is_not_followed_writes_is_not_known(how: str) -> None:
     """The graph computes it."""

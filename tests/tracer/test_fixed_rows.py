@@ -85,6 +85,7 @@ def test_a_result_for_each_row_is_taken_for_these_rows() -> None:
     assert any("gives a result for each row, as many as there are rows" in note for note in notes)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("kind", [Grouped, Halved])
 def test_the_batch_is_taken_whole_and_the_plan_says_why(kind: type[nn.Module]) -> None:
     plan = placer.plan(kind(), "localx2", batch=BATCH, pins=("pipeline=2",))
@@ -116,6 +117,7 @@ def test_a_run_is_fed_the_rows_it_was_captured_for() -> None:
         checked({"x": torch.zeros(6, 6), "y": torch.zeros(6, 4)}, plan)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("change", "told"),
     [

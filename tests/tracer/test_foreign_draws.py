@@ -50,6 +50,7 @@ class Drawing(nn.Module):
         return found if self.factor is None else found * self.factor(self)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("factor", [rare, between, of_numpy, of_a_random, of_a_generator])
 def test_what_an_export_would_hold_as_it_fell_is_refused_with_its_line(factor: Draw) -> None:
     line = factor.__code__.co_firstlineno + 1

@@ -18,6 +18,8 @@ from placer.rules import call_of
 from placer.rules.registry import split_choices
 from writing_models import OUT, WIDTH, WRITES, Averaging, Codebook, Counting, CountingRows, Spectral, Stateful, Writer
 
+pytestmark = pytest.mark.in_turns
+
 SHAPES = {"x": (8, WIDTH), "y": (8, OUT)}
 CHAINS = {
     "whole_chain": ["aten.mul_.Tensor", "aten.add_.Tensor", "aten.relu_.default"],

@@ -19,6 +19,8 @@ from placer.plans.plan import Plan
 from placer.plans.settings import RunSettings
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 FLOAT64 = RunSettings(precision="float64")
 ROWS = 4
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from placer import tracer
 from placer.errors import CaptureError
 
+pytestmark = pytest.mark.in_turns
+
 SHAPES = {"x": (8, 6)}
 TABLE = torch.linspace(0.5, 1.5, 6)
 COUNT = [0]

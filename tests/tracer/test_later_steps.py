@@ -16,6 +16,8 @@ from torch.nn import functional
 from placer.errors import UncapturableError
 from placer.tracer import capture
 
+pytestmark = pytest.mark.in_turns
+
 Keeps = Callable[["Keeping", Tensor], Tensor]
 
 

@@ -16,6 +16,8 @@ from placer.errors import CaptureError
 from placer.runtime import load
 from placer.tracer import capture
 
+pytestmark = pytest.mark.in_turns
+
 SHAPES = {"x": (6, 5), "y": ((6,), "int64")}
 
 

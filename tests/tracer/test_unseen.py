@@ -17,6 +17,8 @@ from placer import tracer
 from placer.errors import CaptureError
 from placer.graph import Graph
 
+pytestmark = pytest.mark.in_turns
+
 SHAPES = {"x": (8, 6)}
 
 

@@ -34,6 +34,8 @@ from placer.runtime.verify.batches import uneven_batch
 from placer.runtime.weights import hf_export
 from writing_models import BATCH
 
+pytestmark = pytest.mark.in_turns
+
 SECONDS = 1800.0
 
 

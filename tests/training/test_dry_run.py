@@ -37,6 +37,8 @@ from placer.spmd.propagation import Wishes
 from placer.tracer import random_batch
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 GPT2 = Case(model="examples.models:tiny_gpt2", replicas=1, microbatches=(2, 2))
 
 

@@ -40,6 +40,7 @@ def report(runs: Path, name: str) -> RunReport:
     return RunReport.load(runs / f"{name}.json")
 
 
+@pytest.mark.in_turns
 def test_the_losses_are_those_of_one_device(runs: Path) -> None:
     found = report(runs, "whole")
     assert len(found.losses) == len(found.one_device_losses) == STEPS
@@ -95,6 +96,7 @@ def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(runs: Path) -> None
     assert half.losses + rest.losses == whole.losses
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("layout", ["data", "sharded", "compiled"])
 def test_a_run_goes_on_under_another_plan(layout: str, runs: Path) -> None:
     whole, rest = report(runs, "undisturbed"), report(runs, f"second half, {layout}")

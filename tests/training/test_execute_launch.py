@@ -28,6 +28,7 @@ from placer.runtime.distributed.world import require_world
 SECONDS = 1800.0
 
 
+@pytest.mark.in_turns
 def test_ranks_that_end_in_order_give_exit_code_0_and_their_lines() -> None:
     launched = launch_module(("execute_ranks", "fine"), 2, SECONDS)
     assert launched.exit_code == 0
@@ -158,6 +159,7 @@ def test_a_forked_process_that_is_told_to_end_does_not_end_its_rank() -> None:
     assert subprocess.run([sys.executable, "-c", FORKING], timeout=SECONDS, check=False).returncode == 0
 
 
+@pytest.mark.in_turns
 def test_ranks_join_once_more_after_they_have_left() -> None:
     told: list[str] = []
     launch_module(("execute_ranks", "joins_again"), 2, SECONDS, echo=told.append)
@@ -183,6 +185,7 @@ def test_the_help_of_timeout_says_how_long_ranks_have_to_start() -> None:
     assert f"for that each has {START_SECONDS:.0f}." in str(Timeout.help)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_rank_that_somebody_ends_is_named_by_the_other(name: str) -> None:
     with pytest.raises(ExecutionError) as caught:
@@ -200,6 +203,7 @@ def test_a_rank_that_is_told_to_end_because_another_failed_is_no_cause() -> None
     assert ranks[2].cause() == "rank 1 failed: ValueError: a shelf fell over"
 
 
+@pytest.mark.in_turns
 def test_a_hanging_rank_is_named_after_the_group_timeout() -> None:
     with pytest.raises(ExecutionError) as caught:
         launch_module(("execute_ranks", "hangs"), 2, SECONDS)

@@ -19,6 +19,8 @@ from placer.search.problem import Pins
 from pool import on_ranks
 from split_plans import searched_plans
 
+pytestmark = pytest.mark.in_turns
+
 MIXTRAL = Case(model="examples.models:tiny_mixtral", precision="float32", microbatches=(4, 4))
 STEPS = 2
 

@@ -19,6 +19,8 @@ from placer.errors import ExecutionError
 from placer.runtime.checkpoint.folder import latest
 from placer.runtime.distributed.launch import launch_module
 
+pytestmark = pytest.mark.in_turns
+
 SECONDS = 1800.0
 
 

@@ -11,6 +11,8 @@ import verify_ranks
 from clusters import INSIDE, SLOW, cluster
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 VIEWS = {"v1": torch.randn(8, 12), "v2": torch.randn(8, 12)}
 
 

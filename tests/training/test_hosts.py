@@ -22,6 +22,8 @@ from placer.plans.settings import RunSettings
 from placer.runtime.distributed.hosts import RankPlace, ranks_in_order, same_chip
 from problems import device
 
+pytestmark = pytest.mark.in_turns
+
 H100 = replace(device(name="H100 80GB SXM5"), backend="cuda")
 A100 = replace(device(name="A100 80GB SXM4"), backend="cuda")
 CPU = replace(device(name="core"), backend="cpu")

@@ -14,6 +14,8 @@ from placer.runtime.distributed.launch import launch_module
 from placer.runtime.measuring.communication_record import communications, compare
 from record_ranks import CASES, OUTCOMES, Outcome
 
+pytestmark = pytest.mark.in_turns
+
 SECONDS = 1800.0
 
 

@@ -30,6 +30,8 @@ from placer.runtime.weights.hf_folder import pretrained
 from placer.runtime.weights.rank_weights import Box, ModelInMemory
 from placer.runtime.weights.tensor_chunks import LoadPlanner
 
+pytestmark = pytest.mark.in_turns
+
 SECONDS = 1800.0
 STEP = "step-00000001"
 MODEL = "bad_models:tiny"

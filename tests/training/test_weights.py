@@ -36,6 +36,8 @@ from pool import on_ranks
 from split_pickers import megatron_llama
 from weight_plans import WORDS, layouts, split_and_sharded
 
+pytestmark = pytest.mark.in_turns
+
 MODELS = ("bert", "convnext", "gpt2", "llama", "mixtral", "qwen3_moe", "resnet", "t5", "vit", "whisper")
 PLANS = {**layouts(), "TP2 x FSDP2": split_and_sharded()}
 LLAMA = Case(model="examples.models:tiny_llama", precision="float32")

@@ -16,6 +16,7 @@ from placer.runtime.stages.dropout import kept
 FUSED = 1  # torch.nn.attention.SDPBackend.FLASH_ATTENTION
 
 
+@pytest.mark.in_turns
 @settings(max_examples=100)
 @given(data=st.data())
 def test_a_cpu_fuses_the_attention_that_torch_says_it_does(data: st.DataObject) -> None:

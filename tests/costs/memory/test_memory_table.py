@@ -10,6 +10,8 @@ import pytest
 from examples.measured.memory.table import MODELS, TEXT, table_lines
 from examples.parity.cases import Case
 
+pytestmark = pytest.mark.in_turns
+
 MODELS_OF = "examples.measured.memory.models"
 GPT2 = Case(model=f"{MODELS_OF}:gpt2", precision="float32", shapes=TEXT, microbatches=(8,))
 MIXED = replace(GPT2, precision="bfloat16-autocast")

@@ -19,9 +19,12 @@ ROWS, WIDTH = 8, 6
 BATCH = {"x": ((ROWS, WIDTH), "float64")}
 Case = Callable[[Tensor, Tensor], Tensor]
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:where received a uint8 condition tensor", "ignore:indexing with dtype torch.uint8"
-)
+pytestmark = [
+    pytest.mark.in_turns,
+    pytest.mark.filterwarnings(
+        "ignore:where received a uint8 condition tensor", "ignore:indexing with dtype torch.uint8"
+    ),
+]
 
 
 def of_two(h: Tensor, mask: Tensor) -> Tensor:

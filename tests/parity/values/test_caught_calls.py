@@ -10,6 +10,8 @@ from torch.nn import functional
 from placer.errors import CaptureError
 from placer.tracer import capture, trace
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, WIDTH = 8, 6
 BATCH = {"x": ((ROWS, WIDTH), "float64"), "n": ((ROWS,), "float64")}
 

@@ -14,6 +14,8 @@ from placer import RunSettings
 from placer.plans.plan import Plan
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 CASES: dict[tuple[str, str], dict[str, object]] = {
     ("one_grid", "replicas"): {"data": 2, "microbatches": 2},
     ("one_grid", "ZeRO 3"): {"data": 2, "shard": "parameters"},

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from placer.errors import UncapturableError
 from placer.tracer import capture, trace
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, LENGTH, WIDTH = 6, 5, 4
 SHAPE = (ROWS, LENGTH, WIDTH)
 

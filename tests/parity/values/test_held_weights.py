@@ -16,6 +16,8 @@ from placer import RunSettings, tracer
 from placer.errors import UncapturableError
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, WIDTH = 8, 4
 BATCH = {"x": (ROWS, WIDTH), "y": (ROWS, WIDTH)}
 SETTINGS = RunSettings(precision="float64", optimizer="sgd", momentum=0.9)

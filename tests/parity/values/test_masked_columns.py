@@ -15,6 +15,8 @@ from eager_ranks import differences, on_one_device, trained
 from placer import RunSettings
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 BATCH = {"x": (8, 4), "y": (8, 6)}
 SETTINGS = RunSettings(precision="float64", optimizer="sgd", momentum=0.9)
 LAYOUTS: dict[str, dict[str, object]] = {

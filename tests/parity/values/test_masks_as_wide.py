@@ -15,6 +15,8 @@ from eager_ranks import differences, on_one_device, trained
 from placer import RunSettings
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, PLACES = 8, 6
 BATCH = {"x": (ROWS, PLACES, 4), "y": (ROWS, PLACES, 3), "mask": ((ROWS, PLACES), "int64")}
 SETTINGS = RunSettings(precision="float64", optimizer="sgd", momentum=0.9)

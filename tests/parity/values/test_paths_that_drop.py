@@ -11,6 +11,8 @@ from examples.parity.evaluated import BATCH
 from placer import legality, tracer
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROOM = "examples.parity.dropped_paths"
 LEFT_OUT = ("multiplied", "divided", "unscaled", "noised", "connected", "sampled_and_dropped", "written_after")
 WHOLE = ("blocks_dropped",)

@@ -16,6 +16,8 @@ from placer.errors import CaptureError
 from placer.tracer import capture, trace
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS = 6
 
 

@@ -17,6 +17,8 @@ from placer.errors import CaptureError
 from placer.tracer import capture, trace
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, WIDTH = 8, 6
 BATCH = {"x": ((ROWS, WIDTH), "float64"), "y": ((ROWS, WIDTH), "float64")}
 Case = Callable[["Placed", Tensor], Tensor]

@@ -329,6 +329,7 @@ def plan_of(model: str, layout: str) -> Plan:
     )  # fmt: skip
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("model", "layout"), LAYOUTS, ids=lambda one: one)
 def test_a_model_that_selects_trains_as_on_one_device(model: str, layout: str) -> None:
     plan = plan_of(model, layout)
@@ -373,11 +374,13 @@ class Routed(nn.Module):
         return number
 
 
+@pytest.mark.in_turns
 def test_a_part_that_multiplies_what_it_selects_runs_as_it_is() -> None:
     graph = capture(Routed(), batch={"x": (8, WIDTH)})
     assert any(note.startswith("moe cannot be exported and is one opaque op") for note in graph.notes)
 
 
+@pytest.mark.in_turns
 def test_a_selection_that_stays_unknown_is_refused_as_before() -> None:
     class Sorted(Routed):
         def forward(self, x: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from eager_ranks import differences, on_one_device, trained
 from placer import RunSettings, tracer
 from pool import on_ranks
 
+pytestmark = pytest.mark.in_turns
+
 ROWS = 8
 BATCH = {"users": ((ROWS,), "int64"), "y": (ROWS, 4)}
 SETTINGS = RunSettings(precision="float64", optimizer="sgd", momentum=0.9)

@@ -15,6 +15,8 @@ from placer.tracer import trace
 from placer.tracer.export.folding import repeats
 from placer.tracer.export.folds.witness import is_borne_out
 
+pytestmark = pytest.mark.in_turns
+
 WIDTH, LAYERS = 8, 6
 MIDDLE = (2, 3)
 

@@ -19,6 +19,8 @@ from placer.graph import Graph, Op
 from placer.tracer import capture, trace
 from placer.tracer.lookups.known_values import KnownValues
 
+pytestmark = pytest.mark.in_turns
+
 SIZES = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64,
     "max_position_embeddings": 64,

@@ -18,6 +18,8 @@ from transformers.models.t5gemma2.modeling_t5gemma2 import sliding_window_mask_f
 from placer.errors import CaptureError
 from placer.tracer import capture, trace
 
+pytestmark = pytest.mark.in_turns
+
 TOKENS, WIDTH = 8, 6
 Mask = Callable[..., Tensor]
 

@@ -15,6 +15,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from placer.tracer import trace
 from placer.tracer.export.folding import repeats
 
+pytestmark = pytest.mark.in_turns
+
 WIDTH, LAYERS = 8, 6
 SEEN: list[Tensor] = []
 

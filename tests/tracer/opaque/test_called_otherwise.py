@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from opaque_models import WIDTH, Between, Router
 from placer.graph import Graph
 from placer.tracer import capture, trace
+
+pytestmark = pytest.mark.in_turns
 
 BATCH = {"x": (6, WIDTH)}
 

@@ -10,6 +10,8 @@ from opaque_models import WIDTH, Between, Router
 from placer.graph import Graph
 from placer.tracer import capture, capturing, trace
 
+pytestmark = pytest.mark.in_turns
+
 BATCH = {"x": (6, WIDTH)}
 
 

@@ -10,6 +10,8 @@ from torch.nn.utils import rnn
 from placer.errors import UncapturableError
 from placer.tracer import capture, trace
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, LONGEST, WIDTH = 6, 5, 4
 BATCH = {"words": ((ROWS, LONGEST), "int64"), "lengths": ((ROWS,), "int64")}
 

@@ -47,6 +47,8 @@ from placer.tracer.export.exporting import Training
 from placer.tracer.export.torchs_own.saved import without_saved_hooks
 from placer.tracer.export.unseen import UnseenError
 
+pytestmark = pytest.mark.in_turns
+
 ROWS = 6
 BATCH = {"x": (ROWS, WIDTH)}
 FORWARD = 2 * WIDTH * WIDTH  # FLOPs of one row of the router's layer

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from placer.rules import OpaqueCost
 from placer.tracer import capture
 
+pytestmark = pytest.mark.in_turns
+
 WIDTH = 4
 BATCH = {"x": (8, WIDTH)}
 
