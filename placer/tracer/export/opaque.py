@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree
 
-from placer.errors import CaptureError, UncapturableError, UsageError, near_names
+from placer.errors import CaptureError, ExecutionError, UncapturableError, UsageError, near_names
 from placer.graph import Graph
 from placer.io.one_device import as_on_one_device
 from placer.rules.opaque import OpaqueCost, is_part, part_name
@@ -212,7 +212,22 @@ def run_part(
     own = dict(zip(part.state, state, strict=True))
     with as_on_one_device(), contextlib.nullcontext() if part.way.hooks else without_saved_hooks():
         made = called_with(part.module, own, (arguments, keywords))
-    return [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None], list(own.values())
+    results = [leaf for leaf in _pytree.tree_leaves(made) if leaf is not None]
+    _require_planned(part, rows_of(inputs), results)
+    return results, list(own.values())
+
+
+def _require_planned(part: OpaquePart, rows: int, results: list[torch.Tensor]) -> None:
+    """Raise ExecutionError where a call gives tensors of other sizes than trying the part did: the graph behind it has
+    branches, divisions and messages of those. Of one number of rows that was tried no line tells others."""
+    if rows not in part.tried and len(part.tried) < 2:
+        return
+    planned, found = part.results(rows).shapes, tuple(tuple(result.shape) for result in results)
+    if found != planned:
+        raise ExecutionError(
+            f"{part.name.partition('#')[0]} is opaque and gave tensors of {found} for the numbers of this step, where "
+            f"the plan knows of {planned}; pad them to one size, whatever the numbers, and plan again"
+        )
 
 
 class _Shapes(torch.autograd.Function):

@@ -26,9 +26,10 @@ from placer.errors import CaptureError, UncapturableError
 from placer.io.one_device import ranks_asked_for
 from placer.io.usercode import said, source_line
 from placer.rules.opaque import Counted, OpaqueCost, state_cost
+from placer.tracer.export.state.alike_runs import alike, require_no_counts, unlike_sizes
 from placer.tracer.export.state.called_by_state import unlike_by_itself
-from placer.tracer.export.state.model_values import of_kind
-from placer.tracer.export.state.tried_copies import numbers, tried_copy, twos
+from placer.tracer.export.state.model_values import of_kind, values_of
+from placer.tracer.export.state.tried_copies import numbers, others, tried_copy, twos
 from placer.tracer.export.torchs_own.checkpoints import checkpoints_run_once
 from placer.tracer.export.torchs_own.outside import forget_compiled, outside_the_export
 from placer.tracer.export.torchs_own.saved import Saved
@@ -37,8 +38,6 @@ SEED = 0
 RUNS = 5
 # Stands for a tensor among the leaves of a call.
 HERE = object()
-# How near two results of the same numbers must be, relative to the largest: sums in another order leave less.
-ALIKE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,10 @@ def try_part(part: OpaquePart, inputs: list[torch.Tensor]) -> None:
         if not part.tried:
             part.training = tuple(module.training for module in part.module.modules())
             _require_same_again(part, inputs)
-        part.tried[rows] = _tried(part, inputs)
+        found = _tried(part, inputs)
+        if not part.tried:
+            _require_sizes(part, inputs, found)
+        part.tried[rows] = found
     elif not torch.is_grad_enabled():
         form, tensors, now = part.form, part.tensors, _tried(part, inputs)
         if (form, tensors, now.shapes, now.dtypes) != (
@@ -154,7 +156,9 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
                 try:
                     found = _run(part, inputs, filled, way)
                     if filled is torch.ones:
-                        _require_sizes(part.name, _run(part, inputs, twos, way), found)
+                        shapes = _run(part, inputs, twos, way).shapes
+                        if told := unlike_sizes(part.name, "all are 1", found.shapes, "they are 2", shapes):
+                            raise UncapturableError(told)
                 except UncapturableError:
                     raise
                 except Exception as error:
@@ -173,14 +177,22 @@ def _tried(part: OpaquePart, inputs: list[torch.Tensor]) -> Tried:
     raise PartError(f"{told} make a part around it opaque", part.name) from first
 
 
-def _require_sizes(name: str, one: Tried, other: Tried) -> None:
-    """Raise UncapturableError where a part gives tensors of other sizes for other numbers."""
-    if one.shapes != other.shapes:
-        raise UncapturableError(
-            f"{name} is opaque and gives tensors of other sizes by the numbers in its inputs: of {other.shapes} where "
-            f"all are 1 and of {one.shapes} where they are 2, and placer plans for sizes that are known before; pad "
-            "them to a fixed one (pad_packed_sequence(..., total_length=x.shape[1]))"
-        )
+def _require_sizes(part: OpaquePart, inputs: list[torch.Tensor], found: Tried) -> None:
+    """Raise PartError where a part gives tensors of other sizes for other numbers than it was tried on: zeros are all
+    alike, and select all or none. A part that cannot take the others is not asked."""
+    with outside_the_export(), torch.random.fork_rng(devices=()):
+        for filled, then in ((numbers, "they differ"), (others, "they differ otherwise")):
+            try:
+                shapes = _run(part, inputs, filled, part.way).shapes
+            except CaptureError:
+                raise
+            except Exception as error:
+                traceback.clear_frames(error.__traceback__)
+            else:
+                if told := unlike_sizes(part.name, "they are alike", found.shapes, then, shapes):
+                    raise PartError(told, part.name)
+            finally:
+                forget_compiled()
 
 
 def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> None:
@@ -195,6 +207,7 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
             try:
                 first = _called(part, module, given, state)
                 part.writes |= _written(part, module, state)
+                left = values_of(module)
                 break
             except UncapturableError:
                 raise
@@ -205,7 +218,8 @@ def _require_same_again(part: OpaquePart, inputs: Sequence[torch.Tensor]) -> Non
         second: list[object] = []
         with contextlib.suppress(Exception):
             second = _called(part, module, given, state)
-        if len(first) == len(second) and all(map(_alike, first, second)):
+        require_no_counts(part.name, left, values_of(module))
+        if len(first) == len(second) and all(map(alike, first, second)):
             _require_what_a_run_gives(part, module, given)
             return
     kept = sorted(name for name, tensor in of_kind(module, torch.Tensor).items() if before.get(name) is not tensor)
@@ -255,14 +269,6 @@ def _called(
             "not by itself; ask in forward, where a model hears of none"
         )
     return [*made, *(leaf.grad for leaf in leaves)]
-
-
-def _alike(first: object, second: object) -> bool:
-    """Whether two results are the same, but for what the order of sums makes of it."""
-    if not (isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and first.shape == second.shape):
-        return type(first) is type(second) and not isinstance(first, torch.Tensor)
-    one, other = (torch.nan_to_num(tensor.detach().to(torch.complex128)) for tensor in (first, second))
-    return not one.numel() or float((one - other).abs().max()) <= ALIKE * float(one.abs().max())
 
 
 def _state_of(module: nn.Module) -> dict[str, torch.Tensor]:

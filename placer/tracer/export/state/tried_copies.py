@@ -38,6 +38,13 @@ def numbers(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
     return (torch.arange(math.prod(shape)) % 2).reshape(shape).to(dtype)
 
 
+def others(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
+    """As `numbers`, of the other sign and larger, or two times 0 and two times 1 in turns."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return -3 * numbers(shape, dtype=dtype)
+    return (torch.arange(math.prod(shape)) // 2 % 2).reshape(shape).to(dtype)
+
+
 def twos(shape: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
     """Twice what `torch.ones` gives: ones are lengths, say, that may be neither 0 nor more than there is."""
     return 2 * torch.ones(shape, dtype=dtype)
