@@ -11,6 +11,8 @@ from placer.errors import CaptureError, ExecutionError, UncapturableError
 from placer.rules import OpaqueCost
 from placer.tracer import capture, trace
 
+pytestmark = pytest.mark.in_turns
+
 ROWS, WIDTH = 6, 4
 BATCH = {"x": ((ROWS, WIDTH), "float32"), "y": ((ROWS,), "int64")}
 
