@@ -24,7 +24,10 @@ EVERY = "every"
 def turn_of_commit(checkout: Path) -> int:
     """A number of the commit that is checked out; 0 where there is none (an archive of the source)."""
     asking = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
-    said = subprocess.run(asking, capture_output=True, text=True, check=False)
+    try:
+        said = subprocess.run(asking, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git here
+        return 0
     return int(said.stdout, 16) % PARTS if said.returncode == 0 else 0
 
 

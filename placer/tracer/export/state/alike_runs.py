@@ -24,15 +24,13 @@ def alike(first: object, second: object) -> bool:
 def unlike_sizes(name: str, of: str, shapes: _Shapes, then: str, other: _Shapes) -> str:
     """What is said of a part that gives tensors of other sizes for other numbers, "" of one that does not: branches on
     a size, and what is divided by it, would go by those it was tried on. of, then: what the numbers were."""
+    if shapes == other:
+        return ""
     return (
-        ""
-        if shapes == other
-        else (
-            f"{name} is opaque and gives tensors of other sizes by the numbers in its inputs: of {shapes} where "
-            f"{of} and of {other} where {then}, and placer plans for sizes that are known before; pad "
-            "them to a fixed one (pad_packed_sequence(..., total_length=x.shape[1]), a mask in the place of what it "
-            "selects), or make a part around it and what takes them opaque"
-        )
+        f"{name} is opaque and gives tensors of other sizes by the numbers in its inputs: of {shapes} where "
+        f"{of} and of {other} where {then}, and placer plans for sizes that are known before; pad "
+        "them to a fixed one (pad_packed_sequence(..., total_length=x.shape[1]), a mask in the place of what it "
+        "selects), or make a part around it and what takes them opaque"
     )
 
 
